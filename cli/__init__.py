@@ -1,0 +1,1 @@
+"""The `retold` command and the loop that chains the stages."""

@@ -1,0 +1,1 @@
+"""Reads policy snapshots; plays and scores them on evaluation seeds."""

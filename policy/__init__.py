@@ -1,0 +1,1 @@
+"""Networks, acting and rollouts; reads and writes policy snapshots (`policy.json`, `policy.safetensors`)."""

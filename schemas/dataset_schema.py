@@ -1,0 +1,152 @@
+"""`schemas/<sha256>.json` of a dataset: tasks, spaces, fields and goal vocabularies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from retold.schemas.canonical import encode_json, sha256_hex
+from retold.schemas.instruction import REWARD_VERSION
+from retold.schemas.spaces import (
+    Leaf,
+    Space,
+    space_from_json,
+    space_leaves,
+    space_to_json,
+)
+from retold.schemas.vocabulary import GoalVocabulary
+
+LimitKind = Literal["termination", "truncation"]
+
+TRANSITION_LEAVES = (
+    Leaf("reward", "float32", ()),
+    Leaf("terminated", "bool", ()),
+    Leaf("truncated", "bool", ()),
+    Leaf("environment_terminated", "bool", ()),
+    Leaf("reset", "bool", ()),
+)
+"""Fields that every raw shard has, besides observations and actions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskDescription:
+    """One task with its arguments: enough to make it again and to read its goal ids."""
+
+    name: str
+    kwargs: Mapping[str, Any]
+    """Every argument, defaults filled in."""
+    code_version: str
+    """Version of the task's dynamics: replay is promised within one."""
+    limit_is: LimitKind
+    """Whether the step limit is part of the task or a cap from outside."""
+    horizon: int
+    """Longest episode, in transitions."""
+    vocabulary: GoalVocabulary | None = None
+    """None for tasks without goals."""
+    max_instruction_length: int = 0
+    """Most goals in one instruction; 0 without goals."""
+    reward_version: int = REWARD_VERSION
+
+    @property
+    def identity(self) -> bytes:
+        """Equal for equal tasks: canonical JSON of everything above."""
+        return encode_json(_task_to_json(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSchema:
+    """What the arrays and ids of a shard mean. All shards of a dataset agree on the spaces."""
+
+    tasks: tuple[TaskDescription, ...]
+    observation_space: Space
+    action_space: Space
+
+    @cached_property
+    def observation_leaves(self) -> tuple[Leaf, ...]:
+        """The observation's leaves, paths starting with `observation`."""
+        return space_leaves(self.observation_space, "observation")
+
+    @cached_property
+    def action_leaves(self) -> tuple[Leaf, ...]:
+        """The action's leaves, paths starting with `action`."""
+        return space_leaves(self.action_space, "action")
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Every per-step leaf of a raw shard; goal events are kept apart."""
+        return (*self.observation_leaves, *self.action_leaves, *TRANSITION_LEAVES)
+
+    def to_json(self) -> dict[str, Any]:
+        """The schema as plain JSON values; each vocabulary once, by its hash."""
+        return {
+            "format_version": 1,
+            "observation_space": space_to_json(self.observation_space),
+            "action_space": space_to_json(self.action_space),
+            "fields": [
+                {
+                    "path": leaf.path,
+                    "dtype": leaf.dtype,
+                    "shape": list(leaf.shape),
+                    "ragged": leaf.is_ragged,
+                }
+                for leaf in self.leaves
+            ],
+            "tasks": [_task_to_json(task) for task in self.tasks],
+            "vocabularies": {
+                task.vocabulary.sha256: task.vocabulary.to_json()
+                for task in self.tasks
+                if task.vocabulary is not None
+            },
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "DatasetSchema":
+        """The inverse of `to_json`; fields follow from the spaces."""
+        vocabularies = {
+            sha256: GoalVocabulary.from_json(item)
+            for sha256, item in content["vocabularies"].items()
+        }
+        return cls(
+            tasks=tuple(_task_from_json(item, vocabularies) for item in content["tasks"]),
+            observation_space=space_from_json(content["observation_space"]),
+            action_space=space_from_json(content["action_space"]),
+        )
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The bytes of the schema's file."""
+        return encode_json(self.to_json())
+
+    @cached_property
+    def sha256(self) -> str:
+        """The name of the schema's file."""
+        return sha256_hex(self.encoded)
+
+
+def _task_to_json(task: TaskDescription) -> dict[str, Any]:
+    return {
+        "name": task.name,
+        "kwargs": dict(task.kwargs),
+        "code_version": task.code_version,
+        "limit_is": task.limit_is,
+        "horizon": task.horizon,
+        "vocabulary": None if task.vocabulary is None else task.vocabulary.sha256,
+        "max_instruction_length": task.max_instruction_length,
+        "reward_version": task.reward_version,
+    }
+
+
+def _task_from_json(
+    content: Mapping[str, Any], vocabularies: Mapping[str, GoalVocabulary]
+) -> TaskDescription:
+    sha256 = content["vocabulary"]
+    return TaskDescription(
+        name=content["name"],
+        kwargs=content["kwargs"],
+        code_version=content["code_version"],
+        limit_is=content["limit_is"],
+        horizon=content["horizon"],
+        vocabulary=None if sha256 is None else vocabularies[sha256],
+        max_instruction_length=content["max_instruction_length"],
+        reward_version=content["reward_version"],
+    )

@@ -1,0 +1,1 @@
+"""Environments with their goal vocabularies and goal events. Reads and writes nothing."""

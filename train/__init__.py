@@ -1,0 +1,1 @@
+"""Reads datasets; writes a run: checkpoints, metrics and policy snapshots."""
