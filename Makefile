@@ -3,22 +3,36 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 FOLDERS := schemas tasks policy dataset collect relabel train evaluate cli
+# Made last, so that an interrupted installation is begun again.
 INSTALLED := $(VENV)/installed
+DEMO := runs/demo
 
-.PHONY: setup demo test test-long lint typing clean
+.PHONY: help setup demo test test-long lint typing clean
+
+help:
+	@echo "make demo       install, then run the whole loop on Crafter (8 minutes on 2 cores)"
+	@echo "make test       install, lint, and run the tests (10 minutes on 2 cores)"
+	@echo "make test-long  kills, soak and long learning (hours)"
+	@echo "make lint       ruff and mypy alone"
+	@echo "make clean      remove what the above made, the runs excepted"
 
 setup: $(INSTALLED)
 
 # Made again only when what is to be installed changes.
 $(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,envs]'
-	touch $@
+	@test -n "$(PYTHON)" || { echo "Python 3.11 to 3.13 is not on the path. Install it, or give make PYTHON=/path/to/python3.11."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { echo "$(PYTHON) is not Python 3.11 to 3.13. Give make PYTHON=/path/to/python3.11."; exit 1; }
+	@echo "Installing into $(VENV): some minutes, once."
+	@test -e $@ || rm -rf $(VENV)
+	@rm -f $@
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,envs]'
+	@touch $@
 
 # Type checkers cannot see setuptools' mapping; they read this tree of links.
 typing:
-	mkdir -p build/typing/retold
-	for folder in $(FOLDERS); do ln -sfn "../../../$$folder" "build/typing/retold/$$folder"; done
+	@mkdir -p build/typing/retold
+	@for folder in $(FOLDERS); do ln -sfn "../../../$$folder" "build/typing/retold/$$folder"; done
 
 lint: setup typing
 	$(BIN)/ruff check .
@@ -32,7 +46,7 @@ test-long: setup
 	$(BIN)/pytest -m long --timeout=0
 
 demo: setup
-	$(BIN)/python benchmarks/demo.py
+	$(BIN)/python benchmarks/demo.py $(DEMO)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,119 @@
+"""Every command of `retold`: its line, and where its configuration, work and report are found.
+
+Stages are imported by the command that is asked for, never by this table, so that help and
+short commands start without torch or Dask.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from retold.cli.flags import CommandLine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """One command, by the names of what to import."""
+
+    line: CommandLine
+    config: str
+    """`module:class` of the configuration."""
+    work: str
+    """`module:function` that takes the configuration and returns the result."""
+
+    @property
+    def config_class(self) -> type:
+        """The configuration dataclass, imported now."""
+        found: type = _load(self.config)
+        return found
+
+    def run(self, config: Any) -> Any:
+        """The result of the command's work."""
+        return _load(self.work)(config)
+
+
+COMMANDS = {
+    command.line.command: command
+    for command in (
+        Command(
+            line=CommandLine(
+                command="collect",
+                sentence="Record episodes of a task into a dataset.",
+                example="retold collect maze runs/maze/raw --episodes 200 --seed 1",
+                positional=("task", "dataset"),
+            ),
+            config="retold.collect.command:CollectConfig",
+            work="retold.collect.command:collect",
+        ),
+        Command(
+            line=CommandLine(
+                command="relabel",
+                sentence="Retell each episode under instructions that it happened to follow.",
+                example="retold relabel runs/maze/raw runs/maze/retold --variants 4",
+                positional=("source", "target"),
+            ),
+            config="retold.relabel.command:RelabelConfig",
+            work="retold.relabel.command:relabel",
+        ),
+        Command(
+            line=CommandLine(
+                command="train",
+                sentence="Learn a policy from datasets and publish it in the run's registry.",
+                example="retold train runs/maze/run --data runs/maze/raw --weight 1"
+                " --data runs/maze/retold --weight 3 --updates 300",
+                positional=("run",),
+                pairs={"weight": "data"},
+            ),
+            config="retold.train.command:TrainConfig",
+            work="retold.train.command:train",
+        ),
+        Command(
+            line=CommandLine(
+                command="evaluate",
+                sentence="Score a policy on worlds that no training ever saw.",
+                example="retold evaluate runs/maze/run --episodes 100",
+                positional=("policy", "task"),
+            ),
+            config="retold.evaluate.command:EvaluateConfig",
+            work="retold.evaluate.command:evaluate",
+        ),
+        Command(
+            line=CommandLine(
+                command="loop",
+                sentence="Collect, relabel, train and evaluate, over and over with the new policy.",
+                example="retold loop examples/maze.toml --iterations 3",
+                positional=("config",),
+                has_config_file=False,
+            ),
+            config="retold.cli.loop_config:LoopConfig",
+            work="retold.cli.loop:run_loop",
+        ),
+        Command(
+            line=CommandLine(
+                command="info",
+                sentence="Say what a dataset holds.",
+                example="retold info runs/maze/raw",
+                positional=("dataset",),
+                has_config_file=False,
+            ),
+            config="retold.cli.info:InfoConfig",
+            work="retold.cli.info:describe_dataset",
+        ),
+        Command(
+            line=CommandLine(
+                command="audit",
+                sentence="Check a dataset: files, counts, checksums and recomputed rewards.",
+                example="retold audit runs/maze/raw --replay",
+                positional=("dataset",),
+                has_config_file=False,
+            ),
+            config="retold.cli.audit:AuditConfig",
+            work="retold.cli.audit:audit_dataset",
+        ),
+    )
+}
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
