@@ -45,8 +45,11 @@ test: lint
 test-long: setup
 	$(BIN)/pytest -m long --timeout=0
 
+# Interrupted, it goes on where it was; finished, it prints the table again.
 demo: setup
-	$(BIN)/python benchmarks/demo.py $(DEMO)
+	$(BIN)/retold loop examples/crafter.toml --run $(DEMO) --resume
+	$(BIN)/retold audit $(DEMO)/raw
+	$(BIN)/retold audit $(DEMO)/retold
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -102,7 +102,7 @@ def _configure_logging() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     logger = logging.getLogger("retold")
-    logger.addHandler(handler)
+    logger.handlers[:] = [handler]
     logger.setLevel(logging.INFO)
     logger.propagate = False
 
