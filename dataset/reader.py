@@ -1,0 +1,305 @@
+"""Reading a snapshot of a dataset: episodes, windows of them, and variants through their sources."""
+
+import json
+from bisect import bisect_right
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from retold.dataset.log import CommitLog
+from retold.dataset.shard_reader import ShardReader
+from retold.dataset.sources import find_source
+from retold.dataset.table import record_from_row
+from retold.schemas.commit import ShardEntry, Snapshot
+from retold.schemas.dataset_schema import DatasetSchema
+from retold.schemas.episode import Episode, EpisodeRecord, Leaves, Window
+from retold.schemas.errors import DatasetError, FormatError
+from retold.schemas.instruction import Outcome, derive_outcome
+
+
+class DatasetReader:
+    """A dataset as one commit left it. Rows are numbered over live shards in log order."""
+
+    def __init__(self, log: CommitLog, snapshot: Snapshot, sources: Mapping[str, Path]) -> None:
+        self.log = log
+        self.path = log.path
+        self.dataset_id = log.dataset_id
+        self.snapshot = snapshot
+        self.shards: tuple[ShardEntry, ...] = log.live_shards(snapshot.number)
+        schemas = {entry.schema: _read_schema(self.path, entry.schema) for entry in self.shards}
+        self._shards = [ShardReader(self.path, e, schemas[e.schema]) for e in self.shards]
+        self._schemas = schemas
+        self._first_rows = np.cumsum([0, *(entry.episodes for entry in self.shards)]).tolist()
+        self._source_paths = dict(sources)
+        self._sources: dict[str, DatasetReader] = {}
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        snapshot: int | None = None,
+        sources: Mapping[str, Path] | None = None,
+    ) -> "DatasetReader":
+        """Open a dataset at its head, or at commit `snapshot`.
+
+        Args:
+            path: the dataset's directory.
+            snapshot: number of a commit.
+            sources: where datasets that variants refer to have moved, by dataset id.
+
+        Raises:
+            DatasetError: there is no dataset, or nothing has been committed.
+        """
+        log = CommitLog.open(path)
+        head = log.head()
+        if head is None:
+            raise DatasetError(
+                f"{path}: nothing has been committed to this dataset yet. Wait for its collector, "
+                f"or run the command that fills it."
+            )
+        chosen = head if snapshot is None else log.snapshot(snapshot)
+        return cls(log, chosen, sources or {})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the mapped files, sources included."""
+        for source in self._sources.values():
+            source.close()
+        self._shards.clear()
+
+    def __len__(self) -> int:
+        return int(self._first_rows[-1])
+
+    @property
+    def schema(self) -> DatasetSchema:
+        """The newest schema; all schemas of a dataset agree on the spaces."""
+        if not self.shards:
+            raise DatasetError(f"{self.path}: no episode is live. Collect some first.")
+        return self._schemas[self.shards[-1].schema]
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """Live episodes, one row each; `docs/format.md` lists the columns."""
+        return pa.concat_tables([shard.table for shard in self._shards]).combine_chunks()
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """`[episodes]`: transitions of each live episode."""
+        if not self._shards:
+            return np.zeros(0, np.int64)
+        return np.asarray(self.table["length"].to_numpy(), np.int64)
+
+    @cached_property
+    def _rows_by_id(self) -> dict[str, int]:
+        rows: dict[str, int] = {}
+        for row, episode_id in enumerate(self.table["episode_id"].to_pylist()):
+            if episode_id in rows:
+                raise FormatError(
+                    f"{self.path}: episode {episode_id} is live twice. Restore the log from a copy."
+                )
+            rows[episode_id] = row
+        return rows
+
+    def find(self, episode: str) -> int:
+        """The row of an episode, given as row number, id, or an id's unique beginning.
+
+        Raises:
+            DatasetError: there is none, or several.
+        """
+        if episode in self._rows_by_id:
+            return self._rows_by_id[episode]
+        if episode.isdigit() and len(episode) < 12 and int(episode) < len(self):
+            return int(episode)
+        rows = [row for name, row in self._rows_by_id.items() if name.startswith(episode)]
+        if len(episode) >= 4 and len(rows) == 1:
+            return rows[0]
+        what = f"{len(rows)} episodes begin so" if rows else "there is no such live episode"
+        raise DatasetError(
+            f"{self.path}: episode {episode!r}: {what}. Give a row number below {len(self)}, or an "
+            f"episode's id or at least 4 digits that begin only one."
+        )
+
+    def record(self, row: int) -> EpisodeRecord:
+        """The table row of an episode."""
+        return record_from_row(self.table.slice(row, 1).to_pylist()[0])
+
+    def shard_of(self, row: int) -> tuple[ShardReader, int]:
+        """The shard that holds an episode, and the episode's number in it."""
+        shard = bisect_right(self._first_rows, row) - 1
+        return self._shards[shard], row - self._first_rows[shard]
+
+    def shard_reader(self, shard_id: str) -> ShardReader:
+        """A live shard."""
+        return next(shard for shard in self._shards if shard.entry.shard_id == shard_id)
+
+    def shard_rows(self, shard_id: str) -> range:
+        """The rows of a live shard's episodes."""
+        number = [entry.shard_id for entry in self.shards].index(shard_id)
+        return range(self._first_rows[number], self._first_rows[number + 1])
+
+    def read_events(self, row: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Steps and goals of an episode's events, `[events]` each; a variant's are cut to it."""
+        reader, source_row, record = self._locate(row)
+        shard, number = reader.shard_of(source_row)
+        step, goal = shard.read_events(*shard.event_ranges[number].tolist())
+        count = int(np.searchsorted(step, record.length)) if record.is_variant else len(step)
+        return step[:count], goal[:count]
+
+    def outcome(self, row: int) -> Outcome:
+        """Reward, flags and progress that follow from an episode's table row."""
+        return _derive(self.record(row))
+
+    def read_episode(self, row: int) -> Episode:
+        """A whole episode; a variant's arrays are its source's, cut, under its own instruction."""
+        record = self.record(row)
+        window = self.read_window(row, 0, record.length)
+        step, goal = self.read_events(row)
+        ended = np.zeros(record.length, np.bool_)
+        ended[-1] = record.environment_terminated
+        return Episode(
+            record=record,
+            observation=window.observation,
+            action=window.action,
+            reward=window.reward,
+            terminated=window.terminated,
+            truncated=window.truncated,
+            environment_terminated=ended,
+            reset=window.reset,
+            event_step=step,
+            event_goal=goal,
+        )
+
+    def read_window(self, row: int, start: int, length: int, *, dataset: int = 0) -> Window:
+        """Transitions `start..start+length-1` of an episode, and the row before and after them.
+
+        Args:
+            row: the episode.
+            start: number of the first transition.
+            length: transitions, at least 1; the window must lie inside the episode.
+            dataset: number of this dataset in a mixture, copied into the window.
+        """
+        reader, source_row, record = self._locate(row)
+        assert 0 <= start and 1 <= length <= record.length - start, (start, length, record.length)
+        shard, number = reader.shard_of(source_row)
+        first = int(shard.offsets[number]) + start
+        before = first - 1 if start else first
+        schema = shard.schema
+        action = {
+            leaf.path: shard.read_rows(leaf.path, before, first + length)
+            for leaf in schema.action_leaves
+        }
+        reset = shard.read_rows("reset", before, first + length)
+        reward, terminated, truncated, progress = self._retold(
+            shard, record, before - first + start, start + length, first - start
+        )
+        skip = first - before
+        previous: Leaves | None = {path: rows[0] for path, rows in action.items()} if skip else None
+        return Window(
+            record=record,
+            dataset=dataset,
+            start=start,
+            observation={
+                leaf.path: shard.read_rows(leaf.path, first, first + length + 1)
+                for leaf in schema.observation_leaves
+            },
+            action={path: rows[skip:] for path, rows in action.items()},
+            reward=reward[skip:],
+            terminated=terminated[skip:],
+            truncated=truncated[skip:],
+            reset=reset[skip:],
+            progress=progress[skip:],
+            previous_action=previous,
+            previous_reward=float(reward[0]) if skip else 0.0,
+            previous_reset=bool(reset[0]) if skip else False,
+        )
+
+    def source_reader(self, dataset_id: str) -> "DatasetReader":
+        """The dataset that variants refer to, opened at its head."""
+        if dataset_id == self.dataset_id:
+            return self
+        if dataset_id not in self._sources:
+            path = find_source(
+                self.log, self.snapshot.number, dataset_id, self._source_paths.get(dataset_id)
+            )
+            self._sources[dataset_id] = DatasetReader.open(path, sources=self._source_paths)
+        return self._sources[dataset_id]
+
+    def _locate(self, row: int) -> tuple["DatasetReader", int, EpisodeRecord]:
+        """The reader and row that hold an episode's arrays, and the episode's own record."""
+        record = self.record(row)
+        if record.source_dataset_id is None or record.source_episode_id is None:
+            return self, row, record
+        reader = self.source_reader(record.source_dataset_id)
+        source_row = reader._rows_by_id.get(record.source_episode_id)
+        if source_row is None:
+            raise DatasetError(
+                f"{self.path}: episode {record.episode_id} refers to episode "
+                f"{record.source_episode_id} of {reader.path} (dataset {reader.dataset_id}), where "
+                f"it is not live. Evict the variant, or restore its source."
+            )
+        return reader, source_row, record
+
+    def _retold(
+        self, shard: ShardReader, record: EpisodeRecord, start: int, stop: int, offset: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.uint32]]:
+        """Reward, flags `[stop - start]` and progress `[stop - start + 1]` of transitions."""
+        if record.is_variant:
+            outcome = _derive(record)
+            return (
+                outcome.reward[start:stop],
+                outcome.terminated[start:stop],
+                outcome.truncated[start:stop],
+                outcome.progress[start : stop + 1],
+            )
+        rows = [
+            shard.read_rows(name, offset + start, offset + stop)
+            for name in ("reward", "terminated", "truncated")
+        ]
+        steps = np.arange(start, stop + 1)
+        progress = np.searchsorted(np.asarray(record.completed, np.int64), steps)
+        return rows[0], rows[1], rows[2], progress.astype(np.uint32)
+
+
+def _derive(record: EpisodeRecord) -> Outcome:
+    return derive_outcome(
+        np.asarray(record.completed, np.uint32),
+        length=record.length,
+        is_complete=0 < len(record.instruction) == len(record.completed),
+        environment_terminated=record.environment_terminated,
+    )
+
+
+def _read_schema(dataset: Path, sha256: str) -> DatasetSchema:
+    path = dataset / "schemas" / f"{sha256}.json"
+    try:
+        schema = DatasetSchema.from_json(json.loads(path.read_bytes()))
+    except OSError as error:
+        raise FormatError(
+            f"{path}: it cannot be read: {error.strerror}. Restore it from a copy of the dataset."
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(
+            f"{path}: this schema is damaged. Restore it from a copy of the dataset."
+        ) from error
+    if schema.sha256 != sha256:
+        raise FormatError(
+            f"{path}: it was changed (its hash differs). Restore it from a copy of the dataset."
+        )
+    return schema

@@ -1,0 +1,187 @@
+"""Writing shards: built aside, made durable, named by the hash of their content, moved into place."""
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retold.dataset.files import link_exclusively, sync_folder, write_durably
+from retold.dataset.table import write_table
+from retold.dataset.validation import check_episodes
+from retold.dataset.zarr_codec import Profile
+from retold.dataset.zarr_writer import write_array, write_group
+from retold.schemas.canonical import sha256_hex
+from retold.schemas.commit import ShardEntry
+from retold.schemas.dataset_schema import TRANSITION_LEAVES, DatasetSchema
+from retold.schemas.episode import Episode, EpisodeRecord
+from retold.schemas.errors import DatasetError
+from retold.schemas.faults import reach
+from retold.schemas.manifest import FileEntry, Manifest
+from retold.schemas.spaces import Leaf
+
+
+def write_raw_shard(
+    dataset: Path,
+    episodes: Sequence[Episode],
+    schema: DatasetSchema,
+    *,
+    profile: Profile = "fast",
+) -> ShardEntry:
+    """Write episodes with their arrays as one shard; it belongs to nothing until committed.
+
+    Raises:
+        DatasetError: an episode breaks the format's rules, or the disk refuses.
+    """
+    check_episodes(dataset, episodes, schema)
+
+    def fill(folder: Path) -> None:
+        arrays = folder / "arrays"
+        write_group(arrays)
+        for leaf in schema.leaves:
+            _write_leaf(arrays, leaf, episodes, profile)
+        if any(task.vocabulary is not None for task in schema.tasks):
+            write_group(arrays / "events")
+            step = np.concatenate([episode.event_step for episode in episodes])
+            goal = np.concatenate([episode.event_goal for episode in episodes])
+            write_array(arrays / "events" / "t", step, profile)
+            write_array(arrays / "events" / "goal", goal, profile)
+
+    rows = [episode.length + 1 for episode in episodes]
+    counts = [len(episode.event_step) for episode in episodes]
+    placement = {"offset": _starts(rows), "event_offset": _starts(counts), "event_count": counts}
+    records = [episode.record for episode in episodes]
+    return _write_shard(dataset, records, placement, schema, fill, profile, "raw")
+
+
+def write_variant_shard(
+    dataset: Path, records: Sequence[EpisodeRecord], schema: DatasetSchema
+) -> ShardEntry:
+    """Write variants as one shard: table rows only, whose arrays are those of their sources."""
+    return _write_shard(dataset, records, {}, schema, lambda folder: None, "fast", "variant")
+
+
+def _write_shard(
+    dataset: Path,
+    records: Sequence[EpisodeRecord],
+    placement: Mapping[str, Sequence[int]],
+    schema: DatasetSchema,
+    fill: Callable[[Path], None],
+    profile: Profile,
+    kind: str,
+) -> ShardEntry:
+    """Build under `tmp/`, sync, rename to `shards/<2 hex>/<id>`; an equal target is success."""
+    folder = dataset / "tmp" / uuid.uuid4().hex
+    reach("shard-before")
+    try:
+        _write_schema(dataset, schema)
+        folder.mkdir(parents=True)
+        fill(folder)
+        reach("shard-inside")
+        write_table(folder / "episodes.parquet", records, placement)
+        manifest = Manifest(
+            files=_list_files(folder),
+            episodes=len(records),
+            rows=sum(record.length + 1 for record in records) if kind == "raw" else 0,
+            profile=profile,
+        )
+        write_durably(folder / "manifest.json", manifest.encoded)
+        _sync_tree(folder)
+        reach("shard-after")
+        _move_into_place(folder, dataset / "shards" / manifest.shard_id[:2] / manifest.shard_id)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise DatasetError(
+            f"{dataset}: a shard cannot be written: {error.strerror}. Nothing was committed; free "
+            f"space or check permissions, then run again."
+        ) from error
+    return ShardEntry(
+        shard_id=manifest.shard_id,
+        sha256=manifest.sha256,
+        schema=schema.sha256,
+        kind=kind,
+        episodes=len(records),
+        steps=sum(record.length for record in records),
+        bytes=sum(file.bytes for file in manifest.files) + len(manifest.encoded),
+    )
+
+
+def _write_leaf(arrays: Path, leaf: Leaf, episodes: Sequence[Episode], profile: Profile) -> None:
+    """Concatenate one leaf over time; per-transition leaves get a zero row after each episode."""
+    columns = [_leaf_rows(episode, leaf) for episode in episodes]
+    if leaf.is_ragged:
+        texts = [str(text).encode() for column in columns for text in column]
+        lengths = np.array([len(text) for text in texts], np.uint64)
+        offsets = np.concatenate([np.zeros(1, np.uint64), np.cumsum(lengths, dtype=np.uint64)])
+        content = np.frombuffer(b"".join(texts), np.uint8)
+        write_group(arrays / leaf.path)
+        write_array(arrays / leaf.path / "offsets", offsets, profile)
+        write_array(arrays / leaf.path / "data", content, profile)
+        return
+    for depth in range(1, leaf.path.count("/") + 1):
+        write_group(arrays.joinpath(*leaf.path.split("/")[:depth]))
+    write_array(arrays / leaf.path, np.concatenate(columns), profile)
+
+
+def _leaf_rows(episode: Episode, leaf: Leaf) -> NDArray[Any]:
+    """`[length + 1, ...]`: the rows of one leaf as they stand on disk."""
+    if leaf.path in episode.observation:
+        return episode.observation[leaf.path]
+    rows = episode.action.get(leaf.path)
+    if rows is None:
+        assert leaf in TRANSITION_LEAVES, leaf.path
+        rows = getattr(episode, leaf.path)
+    if leaf.is_ragged:
+        return np.array([*rows, ""], object)
+    return np.concatenate([rows, np.zeros((1, *rows.shape[1:]), rows.dtype)])
+
+
+def _starts(counts: Sequence[int]) -> list[int]:
+    return [0, *np.cumsum(counts)[:-1].tolist()]
+
+
+def _write_schema(dataset: Path, schema: DatasetSchema) -> None:
+    path = dataset / "schemas" / f"{schema.sha256}.json"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        write_durably(temporary, schema.encoded)
+        link_exclusively(temporary, path)
+
+
+def _list_files(folder: Path) -> tuple[FileEntry, ...]:
+    entries = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        name = path.relative_to(folder).as_posix()
+        entries.append(FileEntry(name, len(content), sha256_hex(content)))
+    return tuple(sorted(entries, key=lambda entry: entry.path))
+
+
+def _sync_tree(folder: Path) -> None:
+    for root, _, names in os.walk(folder):
+        for name in names:
+            descriptor = os.open(Path(root, name), os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+        sync_folder(Path(root))
+
+
+def _move_into_place(folder: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    reach("rename-before")
+    try:
+        os.rename(folder, target)
+    except OSError:
+        if not (target / "manifest.json").exists():
+            raise
+        # The name is a hash of the content: what stands there is the same shard.
+        shutil.rmtree(folder)
+    reach("rename-inside")
+    sync_folder(target.parent)
+    sync_folder(target.parent.parent)
+    reach("rename-after")

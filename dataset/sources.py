@@ -1,0 +1,64 @@
+"""Finding the datasets that variants refer to."""
+
+from pathlib import Path
+
+from retold.dataset.log import CommitLog
+from retold.schemas.commit import SourceEntry
+from retold.schemas.errors import DatasetError, RetoldError
+
+
+def find_source(log: CommitLog, through: int, dataset_id: str, moved_to: Path | None) -> Path:
+    """Where a source dataset is now.
+
+    Its recorded locations are tried in order, relative ones against the referring dataset. A place
+    counts only if the dataset there has the id and, at the recorded number, the recorded commit.
+
+    Args:
+        log: log of the dataset that refers.
+        through: newest commit to look at.
+        dataset_id: the source.
+        moved_to: where the user says it is; tried alone if given.
+
+    Raises:
+        DatasetError: it is at none of the places; both datasets are named.
+    """
+    entries = [c.sources[dataset_id] for c in log.commits(through) if dataset_id in c.sources]
+    if not entries:
+        raise DatasetError(
+            f"{log.path}: it refers to dataset {dataset_id}, but no commit says where that is. "
+            f"The log was damaged; restore it from a copy of the dataset."
+        )
+    reasons: list[str] = []
+    for entry in reversed(entries):
+        places = [moved_to] if moved_to is not None else _places(log.path, entry)
+        for place in places:
+            reason = _why_not(place, entry)
+            if reason is None:
+                return place
+            reasons.append(reason)
+    raise DatasetError(
+        f"{log.path}: the dataset {dataset_id} that its variants refer to was not found: "
+        f"{'; '.join(dict.fromkeys(reasons))}. Put it back beside this dataset."
+    )
+
+
+def _places(referrer: Path, entry: SourceEntry) -> list[Path]:
+    return [
+        Path(location) if Path(location).is_absolute() else (referrer / location).resolve()
+        for location in entry.locations
+    ]
+
+
+def _why_not(place: Path, entry: SourceEntry) -> str | None:
+    """Why a place does not hold the source, or None if it does."""
+    if not (place / "dataset.json").exists():
+        return f"{place} is no dataset"
+    try:
+        log = CommitLog.open(place)
+        if log.dataset_id != entry.snapshot.dataset_id:
+            return f"{place} is dataset {log.dataset_id}"
+        if log.snapshot(entry.snapshot.number).sha256 != entry.snapshot.sha256:
+            return f"{place} has another commit {entry.snapshot.number}"
+    except RetoldError as error:
+        return str(error)
+    return None

@@ -1,0 +1,84 @@
+"""The episode table of a shard as Parquet: one row an episode, equal bytes for equal content."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from retold.schemas.episode import EpisodeRecord
+
+_STEPS = pa.list_(pa.uint32())
+TABLE_SCHEMA = pa.schema(
+    [
+        ("episode_id", pa.string()),
+        ("task", pa.uint16()),
+        ("length", pa.uint32()),
+        ("episode_return", pa.float64()),
+        ("terminated", pa.bool_()),
+        ("truncated", pa.bool_()),
+        ("environment_terminated", pa.bool_()),
+        ("success", pa.bool_()),
+        ("instruction", _STEPS),
+        ("completed", _STEPS),
+        ("initial_goals", _STEPS),
+        ("run_seed", pa.int64()),
+        ("index", pa.int64()),
+        ("seed", pa.int64()),
+        ("policy", pa.string()),
+        ("policy_update", pa.int64()),
+        ("exploration", pa.string()),
+        ("metadata", pa.string()),
+        ("source_dataset_id", pa.string()),
+        ("source_episode_id", pa.string()),
+        ("strategy", pa.string()),
+        ("relabel_seed", pa.int64()),
+        ("variant", pa.uint32()),
+        ("offset", pa.uint64()),
+        ("event_offset", pa.uint64()),
+        ("event_count", pa.uint32()),
+    ]
+)
+"""`offset` is the episode's first row in every time array; the last three are null for variants."""
+
+_RECORD_FIELDS = tuple(field.name for field in fields(EpisodeRecord))
+_NEVER_REPEATED = frozenset({"episode_id", "offset", "event_offset"})
+
+
+def write_table(
+    path: Path, records: Sequence[EpisodeRecord], placement: Mapping[str, Sequence[int]]
+) -> None:
+    """Write the table of one shard.
+
+    Args:
+        path: the file to make.
+        records: one an episode, in the shard's order.
+        placement: `offset`, `event_offset` and `event_count` of each episode; empty for variants.
+    """
+    columns = {name: [getattr(record, name) for record in records] for name in _RECORD_FIELDS}
+    for name in ("offset", "event_offset", "event_count"):
+        columns[name] = list(placement.get(name, [None] * len(records)))
+    # Dictionaries pay where values repeat; ids never do. Statistics would only add bytes.
+    pq.write_table(
+        pa.table(columns, schema=TABLE_SCHEMA),
+        path,
+        compression="zstd",
+        use_dictionary=[
+            f"{name}.list.element" if pa.types.is_list(kind) else name
+            for name, kind in zip(TABLE_SCHEMA.names, TABLE_SCHEMA.types, strict=True)
+            if name not in _NEVER_REPEATED and not pa.types.is_boolean(kind)
+        ],
+        write_statistics=False,
+        store_schema=False,
+        version="2.6",
+    )
+
+
+def record_from_row(row: Mapping[str, Any]) -> EpisodeRecord:
+    """The record of one row, given as Python values by column."""
+    values = {name: row[name] for name in _RECORD_FIELDS}
+    for name in ("instruction", "completed", "initial_goals"):
+        values[name] = tuple(values[name] or ())
+    return EpisodeRecord(**values)

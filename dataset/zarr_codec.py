@@ -1,0 +1,97 @@
+"""How chunks of a Zarr v3 array become bytes: codec profiles, chunk shapes and checksums."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import google_crc32c
+import numpy as np
+from numcodecs import blosc, zstd
+from numpy.typing import NDArray
+
+Profile = Literal["fast", "small"]
+PROFILES: tuple[Profile, ...] = get_args(Profile)
+
+_SCALAR_CHUNK_ROWS = 4096
+_CHUNK_BYTES = 262_144
+_CRC_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Codec:
+    """One compressor, followed by a CRC-32C of its output."""
+
+    name: Literal["blosc", "zstd"]
+    level: int
+    compressor: str = ""
+    """Blosc's inner compressor."""
+    is_shuffled: bool = False
+    """Byte shuffle, which pays where items are wider than one byte. Bit shuffle never paid."""
+
+    def encode(self, chunk: NDArray[Any]) -> bytes:
+        """Compressed bytes that end in the little-endian CRC-32C of what goes before."""
+        if self.name == "zstd":
+            body = bytes(zstd.compress(chunk.tobytes(), self.level))
+        else:
+            # More than one internal thread gives equal content unequal bytes.
+            blosc.set_nthreads(1)
+            flat = chunk.reshape(-1)
+            body = bytes(
+                blosc.compress(flat, self.compressor.encode(), self.level, int(self.is_shuffled), 0)
+            )
+        return body + int(google_crc32c.value(body)).to_bytes(_CRC_BYTES, "little")
+
+    def metadata(self, itemsize: int) -> list[dict[str, Any]]:
+        """The codecs' entries in `zarr.json`, in order of encoding."""
+        if self.name == "zstd":
+            entry: dict[str, Any] = {
+                "name": "zstd",
+                "configuration": {"level": self.level, "checksum": False},
+            }
+        else:
+            entry = {
+                "name": "blosc",
+                "configuration": {
+                    "cname": self.compressor,
+                    "clevel": self.level,
+                    "shuffle": "shuffle" if self.is_shuffled else "noshuffle",
+                    "typesize": itemsize,
+                    "blocksize": 0,
+                },
+            }
+        return [entry, {"name": "crc32c"}]
+
+
+def choose_codec(profile: Profile, itemsize: int) -> Codec:
+    """The codec of a profile for items of one size."""
+    is_wide = itemsize > 1
+    if profile == "fast":
+        return Codec("blosc", 5, "lz4", is_wide)
+    return Codec("blosc", 3, "zstd", True) if is_wide else Codec("zstd", 3)
+
+
+def choose_chunk_rows(row_shape: tuple[int, ...], itemsize: int) -> int:
+    """Rows of one inner chunk: 4096 for scalars, 128 for vectors, down to 16 for frames.
+
+    A power of two near 256 KiB: a window reads few chunks and little that it does not want.
+    """
+    if not row_shape:
+        return _SCALAR_CHUNK_ROWS
+    row_bytes = max(1, itemsize * math.prod(row_shape))
+    return int(max(16, min(128, 2 ** int(math.log2(max(1, _CHUNK_BYTES // row_bytes))))))
+
+
+def decode_chunk(name: str, encoded: memoryview, chunk: NDArray[Any]) -> None:
+    """Fill a whole, contiguous chunk from its bytes.
+
+    Raises:
+        ValueError: the checksum or the compressed stream is wrong; the caller names the file.
+    """
+    body, stored = encoded[:-_CRC_BYTES], encoded[-_CRC_BYTES:]
+    if len(encoded) <= _CRC_BYTES or google_crc32c.value(body) != int.from_bytes(stored, "little"):
+        raise ValueError("a chunk's checksum is wrong")
+    target = chunk.reshape(-1).view(np.uint8)
+    try:
+        (blosc if name == "blosc" else zstd).decompress(body, target)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"a chunk cannot be decompressed ({error})") from error
