@@ -87,7 +87,7 @@ def decode_chunk(name: str, encoded: memoryview, chunk: NDArray[Any]) -> None:
     Raises:
         ValueError: the checksum or the compressed stream is wrong; the caller names the file.
     """
-    body, stored = encoded[:-_CRC_BYTES], encoded[-_CRC_BYTES:]
+    body, stored = bytes(encoded[:-_CRC_BYTES]), encoded[-_CRC_BYTES:]
     if len(encoded) <= _CRC_BYTES or google_crc32c.value(body) != int.from_bytes(stored, "little"):
         raise ValueError("a chunk's checksum is wrong")
     target = chunk.reshape(-1).view(np.uint8)

@@ -36,7 +36,7 @@ class RandomActor:
     """Every action is as likely as any other."""
 
     policy_id = "random"
-    update = None
+    update: int | None = None
 
     def begin(self, slot: int, instruction: tuple[int, ...]) -> None:
         """Nothing to remember."""

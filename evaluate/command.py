@@ -1,0 +1,162 @@
+"""`retold evaluate`: score a policy on worlds that no training ever saw."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from retold.policy.rollout import FinishedEpisode
+from retold.schemas.dataset_schema import DatasetSchema
+from retold.schemas.errors import PolicyError, UsageError
+from retold.schemas.exploration import NO_EXPLORATION
+from retold.schemas.identity import world_seed
+from retold.tasks.registry import make_task, task_schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """What `retold evaluate` is asked."""
+
+    policy: Path
+    """A policy snapshot, a run (its newest policy), or the word random."""
+    task: str | None = None
+    """Task to play; none means the policy's own."""
+    episodes: int = 100
+    """Episodes to play."""
+    seed: int = 0
+    """Names the evaluation worlds, which no training run can draw."""
+    task_args: Mapping[str, Any] | None = None
+    """Arguments of the task, as a JSON object; none means the policy's own."""
+    action: Literal["greedy", "sample"] = "greedy"
+    """Take the likeliest action, or draw one."""
+    environments: int = 16
+    """Episodes in flight at once."""
+
+    def __post_init__(self) -> None:
+        for name in ("episodes", "environments"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name} is {getattr(self, name)}, but must be at least 1.")
+        if self.seed < 0:
+            raise UsageError(f"--seed is {self.seed}, but must be at least 0.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateResult:
+    """A policy's score."""
+
+    task: str
+    policy: str
+    """Id of the snapshot."""
+    update: int | None
+    episodes: int
+    success: float | None
+    """Share of episodes whose instruction was completed, or the task's own verdict."""
+    mean_return: float
+    mean_length: float
+    goals_completed: float
+    """Mean per episode."""
+    goals_asked: float
+    """Mean per episode."""
+    goals: Mapping[str, Mapping[str, int]]
+    """By goal: how often it was asked and completed."""
+
+
+def evaluate(config: EvaluateConfig) -> EvaluateResult:
+    """Play the evaluation episodes and score them.
+
+    Raises:
+        PolicyError: there is no policy.
+        UsageError: the task's spaces are not the policy's.
+    """
+    from retold.policy.acting import Actor, PolicyActor, RandomActor
+    from retold.policy.registry import resolve_policy
+    from retold.policy.rollout import ActionChoice, EpisodeAssignment, roll_out
+    from retold.policy.snapshot import load_snapshot
+
+    choice = resolve_policy(str(config.policy))
+    path = choice.newest()
+    if path is None and choice.registry is not None:
+        raise PolicyError(
+            f"{config.policy}: no policy has been published yet. Train one with "
+            f"`retold train {config.policy} --data DATASET`."
+        )
+    slots = min(config.environments, config.episodes)
+    actor: Actor = RandomActor()
+    known: DatasetSchema | None = None
+    if path is not None:
+        policy, description = load_snapshot(path)
+        actor = PolicyActor(policy, slots, description.policy_id, description.update)
+        known = description.schema
+    schema = _choose_task(config, known)
+    task = schema.tasks[0]
+    episodes = list(
+        roll_out(
+            [make_task(task.name, task.kwargs) for _ in range(slots)],
+            schema,
+            iter(
+                [
+                    EpisodeAssignment(i, world_seed(config.seed, i, evaluation=True))
+                    for i in range(config.episodes)
+                ]
+            ),
+            ActionChoice(
+                run_seed=config.seed,
+                stage="evaluate",
+                is_greedy=config.action == "greedy",
+                exploration=NO_EXPLORATION,
+            ),
+            lambda: actor,
+        )
+    )
+    return _score(schema, actor.policy_id, actor.update, episodes)
+
+
+def _choose_task(config: EvaluateConfig, known: DatasetSchema | None) -> DatasetSchema:
+    if config.task is None:
+        if known is None:
+            raise UsageError("Random actions have no task of their own. Name a TASK.")
+        name, given = known.tasks[0].name, config.task_args or known.tasks[0].kwargs
+    else:
+        is_own = known is not None and known.tasks[0].name == config.task
+        own = known.tasks[0].kwargs if known is not None and is_own else {}
+        name, given = config.task, own if config.task_args is None else config.task_args
+    schema = task_schema(name, given)
+    if known is not None and (
+        schema.observation_space != known.observation_space
+        or schema.action_space != known.action_space
+        or schema.tasks[0].vocabulary != known.tasks[0].vocabulary
+    ):
+        raise UsageError(
+            f"{config.policy}: the policy was made for {known.tasks[0].name} "
+            f"{dict(known.tasks[0].kwargs)}; {name} {dict(given)} has other spaces or goals. "
+            f"Leave TASK and --task-args out to evaluate on its own task."
+        )
+    return schema
+
+
+def _score(
+    schema: DatasetSchema, policy_id: str, update: int | None, episodes: list[FinishedEpisode]
+) -> EvaluateResult:
+    vocabulary = schema.tasks[0].vocabulary
+    goals: dict[str, dict[str, int]] = {}
+    for episode in episodes:
+        for number, goal in enumerate(episode.instruction):
+            assert vocabulary is not None
+            row = goals.setdefault(vocabulary.describe(goal), {"asked": 0, "completed": 0})
+            row["asked"] += 1
+            row["completed"] += number < len(episode.completed)
+    verdicts = [episode.success for episode in episodes if episode.success is not None]
+    return EvaluateResult(
+        task=schema.tasks[0].name,
+        policy=policy_id,
+        update=update,
+        episodes=len(episodes),
+        success=float(np.mean(verdicts)) if verdicts else None,
+        mean_return=float(np.mean([e.reward.sum(dtype=np.float64) for e in episodes])),
+        mean_length=float(np.mean([len(e.reward) for e in episodes])),
+        goals_completed=float(np.mean([len(e.completed) for e in episodes])),
+        goals_asked=float(np.mean([len(e.instruction) for e in episodes])),
+        goals=dict(sorted(goals.items(), key=lambda item: -item[1]["asked"])),
+    )
