@@ -64,7 +64,7 @@ COMMANDS = {
                 positional=("run",),
                 pairs={"weight": "data"},
             ),
-            config="retold.train.command:TrainConfig",
+            config="retold.train.config:TrainConfig",
             work="retold.train.command:train",
         ),
         Command(

@@ -79,11 +79,11 @@ def _success(reader: DatasetReader) -> float | None:
     return float(np.mean(verdicts)) if verdicts else None
 
 
-def _goals(reader: DatasetReader) -> dict[str, dict[str, int]]:
-    """By goal: in how many episodes' instructions it stands, and how often it was completed."""
+def _goals(reader: DatasetReader) -> list[dict[str, str | int]]:
+    """For each goal: in how many episodes' instructions it stands, and how often it was completed."""
     vocabulary: GoalVocabulary | None = reader.schema.tasks[0].vocabulary
     if vocabulary is None:
-        return {}
+        return []
     asked = np.zeros(vocabulary.size, np.int64)
     completed = np.zeros(vocabulary.size, np.int64)
     columns = (reader.table["instruction"].to_pylist(), reader.table["completed"].to_pylist())
@@ -91,8 +91,12 @@ def _goals(reader: DatasetReader) -> dict[str, dict[str, int]]:
         for number, goal in enumerate(instruction):
             asked[goal] += 1
             completed[goal] += number < len(steps)
-    return {
-        vocabulary.describe(goal): {"asked": int(asked[goal]), "completed": int(completed[goal])}
-        for goal in np.argsort(-asked, kind="stable")
+    return [
+        {
+            "goal": vocabulary.describe(goal),
+            "asked": int(asked[goal]),
+            "completed": int(completed[goal]),
+        }
+        for goal in np.argsort(-asked, kind="stable").tolist()
         if asked[goal]
-    }
+    ]

@@ -59,8 +59,8 @@ class EvaluateResult:
     """Mean per episode."""
     goals_asked: float
     """Mean per episode."""
-    goals: Mapping[str, Mapping[str, int]]
-    """By goal: how often it was asked and completed."""
+    goals: tuple[Mapping[str, str | int], ...]
+    """How often each goal was asked and completed, most asked first."""
 
 
 def evaluate(config: EvaluateConfig) -> EvaluateResult:
@@ -158,5 +158,8 @@ def _score(
         mean_length=float(np.mean([len(e.reward) for e in episodes])),
         goals_completed=float(np.mean([len(e.completed) for e in episodes])),
         goals_asked=float(np.mean([len(e.instruction) for e in episodes])),
-        goals=dict(sorted(goals.items(), key=lambda item: -item[1]["asked"])),
+        goals=tuple(
+            {"goal": goal, **counts}
+            for goal, counts in sorted(goals.items(), key=lambda item: -item[1]["asked"])
+        ),
     )

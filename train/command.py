@@ -1,0 +1,230 @@
+"""`retold train`: learn a policy from datasets and publish it in the run's registry."""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from retold.dataset.log import CommitLog
+from retold.dataset.pins import pin
+from retold.dataset.reader import DatasetReader
+from retold.dataset.sampler import WindowSampler
+from retold.policy.registry import PolicyRegistry
+from retold.schemas.canonical import sha256_hex
+from retold.schemas.commit import Snapshot
+from retold.schemas.episode import Window
+from retold.schemas.errors import RunError, UsageError
+from retold.schemas.spaces import DiscreteSpace
+from retold.train.batch import make_batch
+from retold.train.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
+from retold.train.config import TrainConfig
+from retold.train.learner import Learner
+from retold.train.metrics import MetricsWriter
+from retold.train.run import open_run
+
+logger = logging.getLogger(__name__)
+
+_WAIT_SECONDS = 2.0
+
+__all__ = ["TrainConfig", "TrainResult", "train"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """Where a run stands."""
+
+    run: str
+    updates: int
+    """Updates of the run in all."""
+    updates_now: int
+    """Updates done by this call."""
+    loss: float | None
+    policy: str | None
+    """Folder of the newest published policy."""
+    seconds: float
+
+
+def train(config: TrainConfig) -> TrainResult:
+    """Train up to `config.updates` updates.
+
+    Raises:
+        RunError: the run exists and `resume` is not given, differs, or learning diverged.
+        DatasetError: a dataset is missing or empty (with `follow` it is waited for).
+    """
+    torch.set_num_threads(config.threads)
+    started = time.monotonic()
+    open_run(config)
+    registry = PolicyRegistry.create(config.run)
+    checkpoints = list_checkpoints(config.run)
+    state, facts = read_checkpoint(checkpoints[-1]) if checkpoints else (None, {})
+    metrics: dict[str, float] = {}
+    with ExitStack() as stack, _noted_signals() as stopped:
+        if config.follow:
+            _wait_for_data(config, stopped)
+        data = stack.enter_context(_Data(config, _pinned_snapshots(config, state, facts)))
+        learner = Learner(config, data.schema)
+        if state is not None:
+            learner.load_state(state)
+        first = learner.update_count
+        writer = stack.enter_context(MetricsWriter(config.run, first, config.updates))
+        while learner.update_count < config.updates and not stopped():
+            metrics = _update(config, learner, data)
+            writer.write(learner.update_count, metrics)
+            is_last = learner.update_count == config.updates or bool(stopped())
+            if is_last or learner.update_count % config.publish_every == 0:
+                registry.publish(
+                    learner.policy, update=learner.update_count, snapshots=data.snapshots
+                )
+                if config.follow and not is_last:
+                    data.reopen({})
+            if is_last or learner.update_count % config.checkpoint_every == 0:
+                _keep(config, learner, data, writer)
+        if number := stopped():
+            raise RunError(
+                f"{config.run}: stopped by {signal.Signals(number).name} after update "
+                f"{learner.update_count}, which is kept. Go on with --resume."
+            )
+    newest = registry.latest()
+    return TrainResult(
+        run=str(config.run),
+        updates=learner.update_count,
+        updates_now=learner.update_count - first,
+        loss=metrics.get("loss"),
+        policy=None if newest is None else str(newest),
+        seconds=time.monotonic() - started,
+    )
+
+
+class _Data:
+    """The snapshots that windows are drawn from, pinned while they are needed."""
+
+    def __init__(self, config: TrainConfig, numbers: Mapping[str, int]) -> None:
+        self._config = config
+        self._stack = ExitStack()
+        self.reopen(numbers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def reopen(self, numbers: Mapping[str, int]) -> None:
+        """Draw from these commits from now on, and from the heads of datasets without a number."""
+        config = self._config
+        self._stack.close()
+        self.readers = [
+            self._stack.enter_context(DatasetReader.open(path, snapshot=numbers.get(str(path))))
+            for path in config.data
+        ]
+        self.schema = self.readers[0].schema
+        name = "train-" + sha256_hex(str(config.run.resolve()).encode())[:16]
+        for reader in self.readers:
+            _check_fits(reader, self.readers[0])
+            self._stack.enter_context(
+                pin(reader.path, name, f"train {config.run.name}", reader.snapshot)
+            )
+        self._sampler = WindowSampler(
+            self.readers,
+            window_length=config.context_length,
+            seed=config.seed,
+            weights=config.weight or None,
+        )
+
+    @property
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """What is drawn from now."""
+        return tuple(reader.snapshot for reader in self.readers)
+
+    def draw(self, number: int) -> list[Window]:
+        """The windows of one update."""
+        return self._sampler.draw(number, self._config.batch_size)
+
+
+def _update(config: TrainConfig, learner: Learner, data: _Data) -> dict[str, float]:
+    windows = data.draw(learner.update_count)
+    space = data.schema.action_space
+    assert isinstance(space, DiscreteSpace)
+    batch = make_batch(
+        windows,
+        most_goals=learner.policy.most_goals,
+        burn_in=config.burn_in_steps,
+        first_action=space.start,
+    )
+    metrics = learner.update(batch)
+    metrics["episode_return"] = float(np.mean([w.record.episode_return for w in windows]))
+    known = [w.record.policy_update for w in windows if w.record.policy_update is not None]
+    if known:
+        metrics["policy_lag"] = learner.update_count - float(np.mean(known))
+    return metrics
+
+
+def _keep(config: TrainConfig, learner: Learner, data: _Data, writer: MetricsWriter) -> None:
+    writer.flush()
+    facts = {
+        "target": config.updates,
+        "snapshots": {
+            str(path): snapshot.to_json()
+            for path, snapshot in zip(config.data, data.snapshots, strict=True)
+        },
+    }
+    write_checkpoint(config.run, learner.update_count, learner.state(), facts)
+
+
+def _pinned_snapshots(
+    config: TrainConfig, state: Mapping[str, Any] | None, facts: Mapping[str, Any]
+) -> dict[str, int]:
+    """Commits that an interrupted run was drawing from; one that is extended reads the heads."""
+    if state is None or state["update_count"] >= facts["target"]:
+        return {}
+    return {path: snapshot["number"] for path, snapshot in facts["snapshots"].items()}
+
+
+def _check_fits(reader: DatasetReader, first: DatasetReader) -> None:
+    one, other = first.schema, reader.schema
+    if (
+        one.observation_space != other.observation_space
+        or one.action_space != other.action_space
+        or one.tasks[0].vocabulary != other.tasks[0].vocabulary
+    ):
+        raise UsageError(
+            f"{reader.path}: it holds {other.tasks[0].name}, whose spaces or goals differ from "
+            f"those of {first.path} ({one.tasks[0].name}). Train them in two runs."
+        )
+
+
+def _wait_for_data(config: TrainConfig, stopped: Callable[[], int]) -> None:
+    """Until every dataset has a commit, or a signal arrives."""
+    for path in config.data:
+        while not stopped():
+            if (path / "dataset.json").exists() and CommitLog.open(path).head() is not None:
+                break
+            logger.info("Waiting for the first episodes in %s.", path)
+            time.sleep(_WAIT_SECONDS)
+
+
+@contextmanager
+def _noted_signals() -> Iterator[Callable[[], int]]:
+    """SIGTERM and SIGINT end training after the update that they interrupt."""
+    received = [0]
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received[0] = number
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: 0
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda: received[0]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,150 @@
+"""What `retold train` is asked."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from retold.policy.architecture import ArchitectureConfig
+from retold.schemas.errors import UsageError
+
+_MAY_CHANGE = frozenset(
+    {"run", "updates", "resume", "follow", "publish_every", "checkpoint_every", "threads"}
+)
+"""Fields that a resumed run may set anew: none of them changes what an update does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """What `retold train` is asked."""
+
+    run: Path
+    """Folder of the run: checkpoints, metrics and published policies."""
+    data: tuple[Path, ...] = ()
+    """Dataset to learn from; may be given several times. It is never changed."""
+    weight: tuple[float, ...] = ()
+    """Share of windows from the dataset before it, in any scale; all equal if none is given."""
+    updates: int = 1000
+    """Updates of the run in all, those already done included."""
+    follow: bool = False
+    """Look for newly committed episodes before every publication, and wait for the first ones."""
+    publish_every: int = 200
+    """Updates between two published policies; the last one is always published."""
+    checkpoint_every: int = 200
+    """Updates between two checkpoints; the last one is always kept."""
+    resume: bool = False
+    """Go on from the newest checkpoint."""
+    seed: int = 0
+    """Seed of weights and draws."""
+    context_length: int = 512
+    """Transitions of a window: longer episodes are cut."""
+    batch_size: int = 24
+    """Windows of an update."""
+    burn_in: int | None = None
+    """Steps at the start of a cut window that give context but no loss; none means half of it."""
+    discounts: tuple[float, ...] = (0.9, 0.97, 0.999)
+    """Discounts that values and actors are learned for."""
+    acting_discount: float = 0.999
+    """The discount whose actor acts."""
+    learning_rate: float = 5e-4
+    """Step size of AdamW after warm-up."""
+    warmup_updates: int = 200
+    """Updates over which the step size rises from 0."""
+    weight_decay: float = 1e-3
+    """AdamW's."""
+    gradient_clip: float = 1.0
+    """Largest norm of the gradient."""
+    reward_scale: float = 10.0
+    """Multiplies rewards in the targets; stored rewards stay raw."""
+    target_rate: float = 0.005
+    """Share by which target heads follow at each update."""
+    critic_weight: float = 10.0
+    """Weight of the critics' loss."""
+    online_weight: float = 1.0
+    """Weight of the policy gradient through the critics."""
+    cloning_weight: float = 0.1
+    """Weight of the filtered behaviour cloning."""
+    popart_rate: float = 3e-3
+    """Share by which PopArt's statistics follow at each update."""
+    model_width: int = 64
+    """Features of a timestep."""
+    layers: int = 2
+    """Transformer blocks."""
+    heads: int = 4
+    """Attention heads."""
+    attention_window: int = 512
+    """Steps that a step sees, itself included."""
+    head_width: int = 128
+    """Hidden units of actor and critic heads."""
+    critics: int = 4
+    """Critics in the ensemble; two of them, drawn for each update, make the target."""
+    threads: int = 1
+    """CPU threads of an update."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("updates", "publish_every", "checkpoint_every", "context_length", "batch_size"),
+            *("warmup_updates", "threads"),
+        ):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{_flag(name)} is {getattr(self, name)}, but must be at least 1.")
+        if not self.data:
+            raise UsageError("There is nothing to learn from. Give --data DATASET.")
+        if self.weight and len(self.weight) != len(self.data):
+            raise UsageError(
+                f"There are {len(self.weight)} weights for {len(self.data)} datasets. Give one "
+                f"--weight after each --data, or none."
+            )
+        if not self.discounts or any(not 0 <= d < 1 for d in self.discounts):
+            raise UsageError(f"--discounts is {self.discounts}, but each lies in [0, 1).")
+        if self.acting_discount not in self.discounts:
+            raise UsageError(
+                f"--acting-discount is {self.acting_discount}, which is not among --discounts "
+                f"{self.discounts}."
+            )
+        if self.burn_in is not None and not 0 <= self.burn_in < self.context_length:
+            raise UsageError(
+                f"--burn-in is {self.burn_in}, but lies between 0 and --context-length - 1."
+            )
+        if self.critics < 2:
+            raise UsageError(f"--critics is {self.critics}, but must be at least 2.")
+        _ = self.architecture
+
+    @property
+    def architecture(self) -> ArchitectureConfig:
+        """The network's sizes."""
+        return ArchitectureConfig(
+            model_width=self.model_width,
+            layers=self.layers,
+            heads=self.heads,
+            attention_window=self.attention_window,
+            head_width=self.head_width,
+            critics=self.critics,
+        )
+
+    @property
+    def burn_in_steps(self) -> int:
+        """Steps without loss at the start of a cut window."""
+        if self.burn_in is not None:
+            return self.burn_in
+        return min(self.attention_window, self.context_length // 2)
+
+    def to_json(self) -> dict[str, Any]:
+        """The resolved fields as plain JSON values."""
+        content = asdict(self)
+        content["run"] = str(self.run)
+        content["data"] = [str(path) for path in self.data]
+        content["weight"] = list(self.weight)
+        content["discounts"] = list(self.discounts)
+        return content
+
+
+def changed_fields(stored: Mapping[str, Any], config: TrainConfig) -> list[str]:
+    """Fields that differ from a run's own and may not; datasets may be added to a run."""
+    wanted = config.to_json()
+    fixed = set(wanted) - _MAY_CHANGE - {"data", "weight"}
+    return sorted(name for name in fixed if stored.get(name) != wanted[name])
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
