@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from retold.policy.rollout import FinishedEpisode
 from retold.schemas.dataset_schema import DatasetSchema
 from retold.schemas.errors import PolicyError, UsageError
 from retold.schemas.exploration import NO_EXPLORATION
 from retold.schemas.identity import world_seed
 from retold.tasks.registry import make_task, task_schema
+
+if TYPE_CHECKING:
+    from retold.policy.rollout import FinishedEpisode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +139,7 @@ def _choose_task(config: EvaluateConfig, known: DatasetSchema | None) -> Dataset
 
 
 def _score(
-    schema: DatasetSchema, policy_id: str, update: int | None, episodes: list[FinishedEpisode]
+    schema: DatasetSchema, policy_id: str, update: int | None, episodes: "list[FinishedEpisode]"
 ) -> EvaluateResult:
     vocabulary = schema.tasks[0].vocabulary
     goals: dict[str, dict[str, int]] = {}
