@@ -1,0 +1,215 @@
+"""Learning to remember: the passive T-Maze, through the real stages, with and without its schedule.
+
+Each run collects some episodes with the newest policy, trains some updates on everything so far, and
+repeats. Every few rounds a greedy evaluation on episodes of their own decides when to stop: at the
+third in a row with success of at least 0.95. The score is taken once, after that, on 200 episodes
+that decided nothing.
+
+    python benchmarks/learn_tmaze.py
+    python benchmarks/learn_tmaze.py --quick --json
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from retold.collect.command import CollectConfig, collect
+from retold.dataset.log import CommitLog
+from retold.evaluate.command import EvaluateConfig, evaluate
+from retold.policy.registry import PolicyRegistry
+from retold.train.command import TrainConfig, train
+
+_SCORED_EPISODES = 200
+_STOPPING_EPISODES = 48
+_STOPPING_SEED = 1_000
+"""Added to the seed of a run: the episodes that decide when to stop are never those scored."""
+_ENOUGH = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much one run may do."""
+
+    corridor: int
+    most_steps: int
+    episodes: int = 24
+    """Collected in a round."""
+    updates: int = 25
+    """Trained in a round."""
+    rounds_between_evaluations: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What one run came to."""
+
+    exploration: str
+    seed: int
+    dataset: str
+    success: float
+    mean_return: float
+    steps: int
+    updates: int
+    cpu_minutes: float
+    wall_minutes: float
+    is_solved: bool
+    """Whether the stopping rule was met before the steps ran out."""
+
+
+def learn(sizes: Sizes, exploration: str, epsilon: float | None, seed: int) -> Outcome:
+    """Learn once from nothing, in a folder of its own."""
+    cpu, wall = _cpu_seconds(), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="learn-tmaze-") as folder:
+        raw, run = Path(folder) / "raw", Path(folder) / "run"
+        PolicyRegistry.create(run)
+        rounds = steps = good = 0
+        while good < 3 and steps + sizes.episodes * (sizes.corridor + 1) <= sizes.most_steps:
+            collected = collect(
+                CollectConfig(
+                    task="tmaze",
+                    task_args={"corridor": sizes.corridor},
+                    dataset=raw,
+                    policy=str(run),
+                    episodes=sizes.episodes,
+                    first=rounds * sizes.episodes,
+                    environments=sizes.episodes,
+                    seed=seed,
+                    epsilon=epsilon,
+                )
+            )
+            steps += collected.steps
+            rounds += 1
+            updates = rounds * sizes.updates
+            train(
+                TrainConfig(
+                    run=run,
+                    data=(raw,),
+                    updates=updates,
+                    resume=rounds > 1,
+                    seed=seed,
+                    context_length=sizes.corridor + 1,
+                )
+            )
+            if rounds % sizes.rounds_between_evaluations == 0:
+                success = _success(run, _STOPPING_EPISODES, _STOPPING_SEED + seed)
+                good = good + 1 if success >= _ENOUGH else 0
+                print(
+                    f"{exploration}, seed {seed}: {steps} steps, {updates} updates, "
+                    f"success {success:.2f}, {(_cpu_seconds() - cpu) / 60:.2f} CPU-minutes",
+                    file=sys.stderr,
+                )
+        score = evaluate(EvaluateConfig(policy=run, episodes=_SCORED_EPISODES, seed=seed))
+        assert score.success is not None
+        return Outcome(
+            exploration=exploration,
+            seed=seed,
+            dataset=CommitLog.open(raw).dataset_id,
+            success=score.success,
+            mean_return=score.mean_return,
+            steps=steps,
+            updates=rounds * sizes.updates,
+            cpu_minutes=(_cpu_seconds() - cpu) / 60,
+            wall_minutes=(time.monotonic() - wall) / 60,
+            is_solved=good >= 3,
+        )
+
+
+def rows(outcome: Outcome) -> Iterator[dict[str, Any]]:
+    """One row a measured value."""
+    facts = {
+        "command": shlex.join(["python", "benchmarks/learn_tmaze.py", *sys.argv[1:]]),
+        "commit": _commit(),
+        "machine": f"{_processor()}, {os.cpu_count()} cores",
+        "dataset": outcome.dataset,
+        "seed": outcome.seed,
+        "exploration": outcome.exploration,
+    }
+    for measure, value, unit in (
+        ("success", outcome.success, f"share of {_SCORED_EPISODES} greedy episodes"),
+        ("mean return", outcome.mean_return, "reward an episode"),
+        ("steps", outcome.steps, "environment steps"),
+        ("updates", outcome.updates, "updates"),
+        ("cpu time", outcome.cpu_minutes, "CPU-minutes"),
+        ("wall time", outcome.wall_minutes, "minutes"),
+        ("solved", outcome.is_solved, "three evaluations in a row"),
+    ):
+        yield {**facts, "measure": measure, "value": value, "unit": unit}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", action="store_true", help="rows of JSON on stdout")
+    parser.add_argument("--quick", action="store_true", help="a short corridor, within 60 s")
+    parser.add_argument("--seeds", type=int, nargs="+", help="default: 0 1 2 (quick: 0)")
+    parser.add_argument("--corridor", type=int, help="default: 20 (quick: 4)")
+    parser.add_argument(
+        "--exploration",
+        choices=("task", "plain", "both"),
+        default="both",
+        help="the task's schedule, plain epsilon-greedy of 0.1, or one after the other (default)",
+    )
+    given = parser.parse_args(arguments)
+    corridor = given.corridor or (4 if given.quick else 20)
+    sizes = Sizes(corridor=corridor, most_steps=4_000 if given.quick else 40_000)
+    for exploration, epsilon in (("task", None), ("plain", 0.1)):
+        if given.exploration not in (exploration, "both"):
+            continue
+        for seed in given.seeds or ([0] if given.quick else [0, 1, 2]):
+            outcome = learn(sizes, exploration, epsilon, seed)
+            if given.json:
+                for row in rows(outcome):
+                    print(json.dumps(row), flush=True)
+            else:
+                print(
+                    f"{exploration:6} seed {seed}: success {outcome.success:.3f}, "
+                    f"{outcome.steps} steps, {outcome.updates} updates, "
+                    f"{outcome.cpu_minutes:.2f} CPU-minutes",
+                    flush=True,
+                )
+
+
+def _success(run: Path, episodes: int, seed: int) -> float:
+    success = evaluate(EvaluateConfig(policy=run, episodes=episodes, seed=seed)).success
+    assert success is not None
+    return success
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of every child that has ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
+def _commit() -> str:
+    output = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return output.stdout.strip() or "unknown"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    main()
