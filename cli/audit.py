@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from retold.schemas.errors import RetoldError, UsageError
+from retold.schemas.errors import UsageError
 from retold.schemas.findings import Finding
 
 
@@ -38,6 +38,17 @@ class AuditResult:
     """Episodes replayed."""
     findings: tuple[Finding, ...]
 
+    def describe(self) -> str:
+        """One line for each finding, and the verdict."""
+        lines = [f"{finding.severity}: {finding}" for finding in self.findings]
+        warnings = len(self.findings) - self.errors
+        counts = f"{_count(self.errors, 'error')}, {_count(warnings, 'warning')}"
+        checked = _count(self.episodes, "episode")
+        if self.replayed:
+            checked += f", {self.replayed:,} of them replayed"
+        verdict = "damaged" if self.errors else "clean"
+        return "\n".join([*lines, f"{self.dataset}: {verdict} ({checked}; {counts})"])
+
     @property
     def errors(self) -> int:
         """Findings that fail the audit."""
@@ -56,11 +67,14 @@ def audit_dataset(config: AuditConfig) -> AuditResult:
         RetoldError: there is no dataset to audit.
     """
     from retold.dataset.audit import audit_structure
+    from retold.dataset.log import CommitLog
     from retold.relabel.audit import audit_rewards
 
+    if CommitLog.open(config.dataset).head() is None:  # made, and nothing committed yet
+        return AuditResult(dataset=str(config.dataset), episodes=0, replayed=0, findings=())
     findings = list(audit_structure(config.dataset))
-    is_readable = all(finding.severity != "error" for finding in findings)
     episodes = replayed = 0
+    is_readable = all(finding.severity != "error" for finding in findings)
     if is_readable:  # a damaged file would be reported again by each later audit
         findings += audit_rewards(config.dataset)
         episodes = _count_episodes(config.dataset)
@@ -77,14 +91,15 @@ def audit_dataset(config: AuditConfig) -> AuditResult:
     )
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def _count_episodes(path: Path) -> int:
     from retold.dataset.reader import DatasetReader
 
-    try:
-        with DatasetReader.open(path) as reader:
-            return len(reader)
-    except RetoldError:
-        return 0
+    with DatasetReader.open(path) as reader:
+        return len(reader)
 
 
 def _replay(config: AuditConfig) -> Iterator[Finding | None]:

@@ -1,9 +1,12 @@
 """`retold info`: what a dataset holds."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from retold.cli.printing import format_fields, format_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,12 +21,53 @@ class InfoConfig:
 class DatasetInfo:
     """The summary of a dataset."""
 
-    dataset: str
     summary: Mapping[str, Any]
+    """As `retold.dataset.summary` makes it."""
+
+    def to_json(self) -> Mapping[str, Any]:
+        """The summary alone."""
+        return self.summary
+
+    def describe(self) -> str:
+        """The summary as a page."""
+        summary = self.summary
+        facts = {
+            "dataset": summary["path"],
+            "dataset_id": summary["dataset_id"],
+            "snapshot": summary["snapshot"]["number"],
+            "task": "; ".join(map(_describe_task, summary["tasks"])),
+        }
+        facts |= {name: summary[name] for name in _COUNTS if summary[name] is not None}
+        if summary["sources"]:
+            facts["made_from"] = ", ".join(summary["sources"])
+        spreads = [
+            {"per_episode": name.replace("_", " "), **summary[name]}
+            for name in ("length", "episode_return")
+            if summary[name]
+        ]
+        blocks = {"": spreads, "goals": summary["goals"], "commits": summary["commits"]}
+        page = [format_fields(facts)]
+        for name, records in blocks.items():
+            if records:
+                header = list(records[0])
+                table = format_table(header, (list(record.values()) for record in records))
+                page.append(f"{name}\n{table}" if name else table)
+        return "\n\n".join(page)
 
 
 def describe_dataset(config: InfoConfig) -> DatasetInfo:
     """The summary of the dataset's newest snapshot."""
     from retold.dataset.summary import summarize
 
-    return DatasetInfo(dataset=str(config.dataset), summary=summarize(config.dataset))
+    return DatasetInfo(summary=summarize(config.dataset))
+
+
+_COUNTS = (
+    *("episodes", "variants", "steps", "success", "shards", "bytes"),
+    *("bytes_per_step", "bytes_per_variant"),
+)
+
+
+def _describe_task(task: Mapping[str, Any]) -> str:
+    arguments = ", ".join(f"{name} {json.dumps(value)}" for name, value in task["kwargs"].items())
+    return f"{task['name']} ({arguments})"

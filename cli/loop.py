@@ -120,7 +120,7 @@ def _count_variants(plan: LoopPlan) -> tuple[int, int]:
     """Variants so far, and their bytes on disk."""
     if plan.relabel is None:
         return 0, 0
-    shards = DatasetReader.open(plan.retold, sources={}).shards
+    shards = DatasetReader.open(plan.retold).shards
     return sum(shard.episodes for shard in shards), sum(shard.bytes for shard in shards)
 
 

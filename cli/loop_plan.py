@@ -16,7 +16,7 @@ from retold.relabel.command import RelabelConfig
 from retold.schemas.dataset_schema import TaskDescription
 from retold.schemas.errors import UsageError
 from retold.tasks.registry import describe_task
-from retold.train.command import TrainConfig
+from retold.train.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

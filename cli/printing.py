@@ -1,11 +1,14 @@
 """Results as readable tables, or as plain values for `--json`."""
 
 import dataclasses
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-Cell = str | int | float | bool | None
+MOST_ROWS = 12
+"""Rows of a table for people."""
 
 
 def describe_result(result: Any) -> str:
@@ -18,6 +21,8 @@ def describe_result(result: Any) -> str:
 
 def json_values(result: Any) -> Any:
     """A result as values that JSON can hold."""
+    if hasattr(result, "to_json"):
+        return result.to_json()
     if dataclasses.is_dataclass(result) and not isinstance(result, type):
         fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
         return json_values(fields)
@@ -52,17 +57,17 @@ def is_nested(value: Any) -> bool:
     return _is_record(value)
 
 
-def format_table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Columns aligned by width, numbers to the right."""
+def format_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Columns aligned by width, numbers to the right; the rows beyond `MOST_ROWS` are counted."""
     cells = [
         [format_cell(value, name) for name, value in zip(header, row, strict=True)] for row in rows
     ]
+    hidden = len(cells) - MOST_ROWS
+    cells = cells[:MOST_ROWS] if hidden > 1 else cells
     labels = [_label(name) for name in header]
-    widths = [max(map(len, column)) for column in zip(labels, *cells, strict=True)]
-    is_text = [
-        any(not _is_number(row[place]) for row in cells) and place == 0
-        for place in range(len(header))
-    ]
+    columns = list(zip(labels, *cells, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    is_text = [not all(map(_is_number, column[1:])) for column in columns]
     lines = [
         "  ".join(
             cell.ljust(width) if left else cell.rjust(width)
@@ -70,6 +75,8 @@ def format_table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
         ).rstrip()
         for row in (labels, *cells)
     ]
+    if hidden > 1:
+        lines.append(f"... and {hidden:,} more; --json has all of them")
     return "\n".join(lines)
 
 
@@ -85,6 +92,8 @@ def format_cell(value: Any, name: str = "") -> str:
         return f"{value:,.3f}" if abs(value) < 100 else f"{value:,.1f}"
     if isinstance(value, int):
         return f"{value:,}" if abs(value) < 10**12 and not name.endswith("seed") else str(value)
+    if isinstance(value, Mapping):
+        return json.dumps(json_values(value))
     if isinstance(value, list | tuple):
         return ", ".join(format_cell(item, name) for item in value) or "-"
     return " ".join(str(value).split()) or "-"
@@ -126,4 +135,4 @@ def _indent(text: str) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    return cell.replace(",", "").replace(".", "").replace("-", "").isdigit()
+    return re.fullmatch(r"-|-?[\d,]+(\.\d+)?( [kMG]?B)?", cell) is not None
