@@ -108,7 +108,8 @@ class _IdEncoder(nn.Module):
         self.mix = nn.Linear(cells * _ID_FEATURES, self.features)
 
     def forward(self, ids: Tensor) -> Tensor:
-        flat = ids.flatten(2).long()
+        # A Discrete leaf has no axes of its own: [batch, time] -> [batch, time, 1].
+        flat = ids.flatten(2).long() if ids.ndim > 2 else ids.long()[..., None]
         return F.leaky_relu(self.mix(self.table(flat).flatten(-2)))
 
 

@@ -1,0 +1,228 @@
+"""Acting step by step gives what the parallel forward gives, at any length and in any slot."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from retold.policy.acting import PolicyActor, RandomActor
+from retold.policy.architecture import ArchitectureConfig
+from retold.policy.inputs import PolicyInputs, pad_rows, stack_windows
+from retold.policy.network import Policy
+from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
+from retold.schemas.episode import EpisodeRecord, Window
+from retold.schemas.spaces import BoxSpace, DictSpace, DiscreteSpace
+from retold.schemas.vocabulary import GoalFamily, GoalVocabulary
+
+TOLERANCE = 1e-5
+"""Absolute, float32: sums of the two forms are taken in another order."""
+GOALS = 3
+VOCABULARY = GoalVocabulary((GoalFamily("occurrence", (("take", "leave"), ("wood", "stone"))),))
+SCHEMA = DatasetSchema(
+    tasks=(
+        TaskDescription(
+            name="made-up",
+            kwargs={},
+            code_version="1",
+            limit_is="truncation",
+            horizon=50,
+            vocabulary=VOCABULARY,
+            max_instruction_length=GOALS,
+        ),
+    ),
+    observation_space=DictSpace(
+        (
+            ("map", BoxSpace((3, 2), "uint8", 0, 5)),
+            ("vector", BoxSpace((2,), "float32", -1.0, 1.0)),
+        )
+    ),
+    action_space=DiscreteSpace(4),
+)
+Outputs = NDArray[np.float64]
+
+
+def make_policy(window: int, layers: int = 3) -> Policy:
+    torch.manual_seed(0)
+    architecture = ArchitectureConfig(
+        model_width=32, layers=layers, heads=4, attention_window=window, head_width=16
+    )
+    return Policy(SCHEMA, architecture, (0.9, 0.99), 0.9).eval()
+
+
+def random_episode(seed: int, length: int) -> Window:
+    rng = np.random.default_rng(seed)
+    met = np.sort(rng.integers(0, length, GOALS))
+    return Window(
+        record=EpisodeRecord(
+            episode_id=f"{seed:032x}",
+            task=0,
+            length=length,
+            episode_return=0.0,
+            terminated=False,
+            truncated=True,
+            environment_terminated=False,
+            instruction=tuple(rng.integers(0, VOCABULARY.size, GOALS).tolist()),
+        ),
+        dataset=0,
+        start=0,
+        observation={
+            "observation/map": rng.integers(0, 6, (length + 1, 3, 2)).astype(np.uint8),
+            "observation/vector": rng.uniform(-1, 1, (length + 1, 2)).astype(np.float32),
+        },
+        action={"action": rng.integers(0, 4, length)},
+        reward=rng.standard_normal(length).astype(np.float32),
+        terminated=np.zeros(length, np.bool_),
+        truncated=np.zeros(length, np.bool_),
+        reset=rng.random(length) < 0.2,
+        progress=(np.arange(length + 1)[:, None] > met).sum(1).astype(np.uint32),
+        previous_action=None,
+        previous_reward=0.0,
+        previous_reset=False,
+    )
+
+
+def parallel_chances(policy: Policy, episode: Window) -> Outputs:
+    """`[time + 1, actions]` of the acting discount's actor."""
+    head = policy.discounts.index(policy.acting_discount)
+    with torch.no_grad():
+        features = policy.encode(stack_windows([episode], GOALS))
+        return np.asarray(policy.heads.log_policy(features)[0, :, head].exp().double().numpy())
+
+
+def act_through(
+    actor: PolicyActor, turns: Sequence[Sequence[tuple[int, Window, int]]]
+) -> dict[str, list[Outputs]]:
+    """Plays (slot, episode, step) of every turn as one batch; the outputs by episode."""
+    outputs: dict[str, list[Outputs]] = {}
+    for turn in turns:
+        for slot, episode, step in turn:
+            if step == 0:
+                actor.begin(slot, episode.record.instruction)
+        chances = actor.act(
+            [slot for slot, _, _ in turn],
+            [{p: rows[step] for p, rows in e.observation.items()} for _, e, step in turn],
+            [int(episode.progress[step]) for _, episode, step in turn],
+        )
+        for (slot, episode, step), row in zip(turn, chances, strict=True):
+            outputs.setdefault(episode.record.episode_id, []).append(row)
+            if step < episode.length:
+                actor.record(
+                    slot,
+                    {path: rows[step] for path, rows in episode.action.items()},
+                    float(episode.reward[step]),
+                    bool(episode.reset[step]),
+                )
+    return outputs
+
+
+@pytest.mark.parametrize("window", [1, 2, 7, 24, 64])
+def test_acting_equals_the_parallel_forward_at_any_length(window: int) -> None:
+    policy = make_policy(window)
+    episode = random_episode(seed=window, length=40)
+    steps = [[(0, episode, step)] for step in range(episode.length + 1)]
+    (acted,) = act_through(PolicyActor(policy, 1, "p", 0), steps).values()
+    assert np.abs(np.stack(acted) - parallel_chances(policy, episode)).max() < TOLERANCE
+
+
+def test_slots_may_begin_and_end_apart_and_be_used_again() -> None:
+    policy = make_policy(window=6)
+    rng = np.random.default_rng(0)
+    waiting = [random_episode(seed, int(rng.integers(1, 25))) for seed in range(12)]
+    episodes = list(waiting)
+    running: dict[int, tuple[Window, int]] = {}
+    turns = []
+    while waiting or running:
+        for slot in range(4):
+            # A slot now and then rests a turn, so that batches have every size and order.
+            if slot not in running and waiting and rng.random() < 0.5:
+                running[slot] = (waiting.pop(), 0)
+        batch = [slot for slot in rng.permutation(list(running)).tolist() if rng.random() < 0.8]
+        turns.append([(slot, *running[slot]) for slot in batch])
+        for slot in batch:
+            episode, step = running.pop(slot)
+            if step < episode.length:
+                running[slot] = (episode, step + 1)
+    outputs = act_through(PolicyActor(policy, 4, "p", 0), [turn for turn in turns if turn])
+    assert len(outputs) == len(episodes)
+    for episode in episodes:
+        acted = np.stack(outputs[episode.record.episode_id])
+        assert np.abs(acted - parallel_chances(policy, episode)).max() < TOLERANCE
+
+
+def test_features_of_both_forms_are_equal_too() -> None:
+    policy = make_policy(window=5)
+    episode = random_episode(seed=3, length=30)
+    inputs = stack_windows([episode], GOALS)
+    cache = policy.trajectory_encoder.make_cache(1)
+    with torch.no_grad():
+        whole = policy.encode(inputs)[0]
+        rows = [
+            policy.advance(one_step(inputs, step), cache, torch.tensor([0]))[0]
+            for step in range(episode.length + 1)
+        ]
+        values = policy.heads.values(whole)
+        step_values = policy.heads.values(torch.stack(rows))
+    assert (torch.stack(rows) - whole).abs().max() < TOLERANCE
+    assert (step_values - values).abs().max() < TOLERANCE
+
+
+def one_step(inputs: PolicyInputs, step: int) -> PolicyInputs:
+    row = slice(step, step + 1)
+    return PolicyInputs(
+        observation={path: rows[:, row] for path, rows in inputs.observation.items()},
+        previous_action={path: rows[:, row] for path, rows in inputs.previous_action.items()},
+        has_previous=inputs.has_previous[:, row],
+        previous_reward=inputs.previous_reward[:, row],
+        previous_reset=inputs.previous_reset[:, row],
+        step=inputs.step[:, row],
+        instruction=inputs.instruction,
+        progress=inputs.progress[:, row],
+    )
+
+
+def test_nothing_older_than_the_window_is_seen_by_one_layer() -> None:
+    policy = make_policy(window=4, layers=1)
+    features = torch.randn(1, 10, 32)
+    step = torch.arange(10)[None]
+    changed = features.clone()
+    changed[0, 2] += 1
+    with torch.no_grad():
+        before = policy.trajectory_encoder(features, step)
+        after = policy.trajectory_encoder(changed, step)
+    rows = (before - after).abs().amax((0, 2)) > 0
+    assert rows.tolist() == [False, False, True, True, True, True, False, False, False, False]
+
+
+def test_positions_are_relative() -> None:
+    policy = make_policy(window=64)
+    features = torch.randn(1, 10, 32)
+    step = torch.arange(10)[None]
+    with torch.no_grad():
+        here = policy.trajectory_encoder(features, step)
+        there = policy.trajectory_encoder(features, step + 1_000)
+    # The angles of steps near 1,000 are larger numbers, rounded more coarsely.
+    assert (here - there).abs().max() < 1e-4
+
+
+def test_padded_neighbours_never_change_a_sequence() -> None:
+    policy = make_policy(window=6)
+    short, long = random_episode(1, 5), random_episode(2, 20)
+    with torch.no_grad():
+        alone = policy.encode(stack_windows([short], GOALS))[0]
+        beside = policy.encode(stack_windows([short, long], GOALS))[0, : short.length + 1]
+    assert (alone - beside).abs().max() < TOLERANCE
+
+
+def test_random_actions_are_uniform() -> None:
+    actor = RandomActor()
+    actor.begin(0, ())
+    assert actor.act([0], [{}], [0]) is None
+    assert (actor.policy_id, actor.update) == ("random", None)
+
+
+def test_padding_is_zero_and_keeps_the_dtype() -> None:
+    rows = pad_rows([np.ones(2, np.uint8), np.ones(3, np.uint8)], 3)
+    assert rows.dtype == torch.uint8
+    assert rows.tolist() == [[1, 1, 0], [1, 1, 1]]
