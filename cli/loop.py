@@ -75,9 +75,9 @@ def run_loop(config: LoopConfig) -> LoopResult:
         _append(plan.run / "iterations.jsonl", encode_json(asdict(row)))
         finished = (*finished, row)
         logger.info(
-            "Iteration %d of %d is finished: %d episodes, %d variants, %d updates.",
-            number + 1,
-            plan.iterations,
+            "Iteration %d is finished, %d to go: %d episodes, %d variants, %d updates.",
+            number,
+            plan.iterations - number - 1,
             row.episodes,
             row.variants,
             row.updates,
@@ -95,10 +95,13 @@ def read_iterations(run: Path) -> tuple[Iteration, ...]:
 
 
 def _run_iteration(plan: LoopPlan, number: int) -> Iteration:
+    logger.info("Iteration %d: collecting.", number)
     collect(plan.collect_config(number))
     if plan.relabel is not None:
+        logger.info("Iteration %d: retelling the new episodes.", number)
         relabel(plan.relabel_config())
     variants, variant_bytes = _count_variants(plan)
+    logger.info("Iteration %d: training, then evaluating.", number)
     has_trained = (plan.run / "config.json").exists()
     trained = train(plan.train_config(number, is_mixed=variants > 0, resume=has_trained))
     score = None if plan.evaluate is None else evaluate(plan.evaluate_config())

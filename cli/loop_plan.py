@@ -113,6 +113,9 @@ class LoopPlan:
         content = dataclasses.asdict(self)
         del content["run"], content["iterations"]
         content["task"] = {"name": self.task.name, "args": dict(self.task.kwargs)}
+        for section in ("collect", "relabel", "train", "evaluate"):
+            given = content[section] or {}
+            content[section] = {n: value for n, value in given.items() if n not in _FREE}
         return {name: _plain(value) for name, value in content.items()}
 
 
@@ -177,6 +180,11 @@ _TRAIN = {
     "resume": _BY_LOOP,
     "seed": _BY_SEED,
 }
+_FREE = frozenset(
+    ("environments", "flush_seconds", "workers", "scheduler")
+    + ("publish_every", "checkpoint_every", "threads")
+)
+"""Values that change no result, so that a resumed loop may change them."""
 _EVALUATE = {"policy": _BY_LOOP, "task": _BY_TASK, "task_args": _BY_TASK, "seed": _BY_SEED}
 
 

@@ -100,6 +100,7 @@ def collect(config: CollectConfig) -> CollectResult:
         "policy": policy.identity,
         "exploration": exploration.to_json(),
     }
+    _check_policy(policy.newest(), schema)  # before anything is made
     log = CommitLog.create(config.dataset)
     _check_schema(log, schema)
     committed = find_committed(log, identity)
@@ -108,7 +109,6 @@ def collect(config: CollectConfig) -> CollectResult:
     writer = DatasetWriter(log, schema, flush_seconds=config.flush_seconds)
     recorder = _Recorder(config, writer, identity, encode_json(exploration.to_json()))
     if missing:
-        _check_policy(policy.newest(), schema)
         environments = [
             make_task(config.task, config.task_args)
             for _ in range(min(config.environments, len(missing)))

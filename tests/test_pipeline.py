@@ -249,7 +249,7 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "loop {loop} --run {raw}": (1, "not a loop's run"),
     "info {nothing}": (1, "there is no dataset here"),
     "info {run}": (1, "there is no dataset here"),
-    "info {file}": (1, "there is no dataset here"),
+    "info {file}": (1, "{file}"),
     "info {newer}": (1, "format_version"),
     "info {broken}": (1, "{broken}"),
     "audit {nothing}": (1, "there is no dataset here"),
@@ -302,6 +302,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(
     assert seen[2].count("\n") == 1
     assert said.format(**places) in seen[2]
     assert sorted(places["raw"].rglob("*")) == before
+    assert not (tmp_path / "new").exists()
 
 
 def test_the_process_exits_with_the_status(tmp_path: Path, run_retold: RunRetold) -> None:
@@ -316,7 +317,7 @@ def test_a_loop_refuses_to_start_over_or_otherwise(tmp_path: Path, capsys: Captu
     for text, said in (
         (LOOP.replace("variants", "variant"), "[relabel]: there is no key 'variant'. Did you mean"),
         (LOOP.replace("[train]", "[trian]"), "no section [trian]. Did you mean 'train'?"),
-        (LOOP.replace("[task]", "[loop.task]"), "is not TOML"),
+        (LOOP.replace("[task]", "[tasks]"), "no section [tasks]. Did you mean 'task'?"),
         (LOOP + "name = 3", "there is no key 'name'"),
         (LOOP.replace("episodes = 6", "seed = 6"), "'seed' is set by `seed` under [loop]"),
         (LOOP.replace("episodes = 6", "episodes = 0"), "--episodes is 0"),

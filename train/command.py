@@ -61,6 +61,8 @@ def train(config: TrainConfig) -> TrainResult:
     """
     torch.set_num_threads(config.threads)
     started = time.monotonic()
+    if not config.follow:
+        _check_data(config)  # before anything is made
     open_run(config)
     registry = PolicyRegistry.create(config.run)
     checkpoints = list_checkpoints(config.run)
@@ -186,6 +188,13 @@ def _pinned_snapshots(
     if state is None or state["update_count"] >= facts["target"]:
         return {}
     return {path: snapshot["number"] for path, snapshot in facts["snapshots"].items()}
+
+
+def _check_data(config: TrainConfig) -> None:
+    with ExitStack() as stack:
+        readers = [stack.enter_context(DatasetReader.open(path)) for path in config.data]
+        for reader in readers:
+            _check_fits(reader, readers[0])
 
 
 def _check_fits(reader: DatasetReader, first: DatasetReader) -> None:
