@@ -39,7 +39,7 @@ def run_shards(
             n_workers=min(config.workers, len(shard_ids)),
             threads_per_worker=1,
             processes=True,
-            dashboard_address=None,
+            dashboard_address=":0",
             local_directory=folder,
             silence_logs=logging.CRITICAL,
         )
