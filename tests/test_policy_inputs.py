@@ -144,9 +144,11 @@ def leaves_of(inputs: PolicyInputs) -> dict[str, torch.Tensor]:
 def test_a_cut_window_sees_what_the_whole_episode_sees_there() -> None:
     episode = random_episode(make_schema(), 12, seed=1)
     whole = leaves_of(stack_windows([episode], 3))
-    part = leaves_of(stack_windows([cut(episode, 5, 4)], 3))
-    for name, rows in part.items():
-        assert torch.equal(rows[0], whole[name][0, 5:10]), name
+    # Every start: a dropped previous action shows only where that action is not 0.
+    for start in range(9):
+        part = leaves_of(stack_windows([cut(episode, start, 4)], 3))
+        for name, rows in part.items():
+            assert torch.equal(rows[0], whole[name][0, start : start + 5]), (start, name)
 
 
 def test_previous_inputs_come_from_the_transition_before() -> None:

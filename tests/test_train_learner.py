@@ -89,6 +89,20 @@ def test_target_heads_get_no_gradient_and_follow_slowly() -> None:
         assert parameter.grad is None and not parameter.requires_grad, name
 
 
+def test_slow_heads_keep_their_values_when_the_statistics_move() -> None:
+    learner = Learner(dataclasses.replace(CONFIG, target_rate=0.0), SCHEMA)
+    features = torch.randn(5, CONFIG.model_width)
+    spread = learner.popart.spread
+
+    def values() -> torch.Tensor:
+        return learner.popart.denormalise(learner.target_heads.values(features))
+
+    before = values()
+    learner.update(make_learner_batch())
+    assert (learner.popart.spread / spread - 1).abs().amax() > 0.1
+    torch.testing.assert_close(values(), before, rtol=1e-4, atol=1e-4)
+
+
 def test_every_weight_learns() -> None:
     learner = Learner(CONFIG, SCHEMA)
     before = copy.deepcopy(dict(learner.policy.named_parameters()))

@@ -155,6 +155,25 @@ def test_the_minimum_is_taken_in_units_of_reward() -> None:
     torch.testing.assert_close(targets[0, 0], DISCOUNTS * (20 - 10))
 
 
+def test_each_transition_bootstraps_from_the_row_after_it() -> None:
+    heads = make_heads()
+    features, reward = torch.randn(1, 5, 8), torch.randn(1, 4)
+    targets = td_targets(
+        features,
+        reward,
+        torch.zeros(1, 4, dtype=torch.bool),
+        DISCOUNTS,
+        heads,
+        PopArt(2, 1e-3),
+        torch.tensor([2, 0, 1, 3]),
+    )
+    for t in range(4):
+        after = features[0, t + 1]
+        with torch.no_grad():
+            value = (heads.values(after)[[2, 0]] * heads.log_policy(after).exp()).sum(-1).amin(0)
+        torch.testing.assert_close(targets[0, t], reward[0, t] + DISCOUNTS * value)
+
+
 def test_the_targets_of_a_window_are_those_of_its_episode() -> None:
     heads = make_heads()
     features, reward = torch.randn(1, 13, 8), torch.randn(1, 12)
