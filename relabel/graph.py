@@ -39,7 +39,7 @@ def run_shards(
             n_workers=min(config.workers, len(shard_ids)),
             threads_per_worker=1,
             processes=True,
-            dashboard_address=":0",
+            dashboard_address="127.0.0.1:0",
             local_directory=folder,
             silence_logs=logging.CRITICAL,
         )
