@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
@@ -71,6 +72,11 @@ def train(config: TrainConfig) -> TrainResult:
     with ExitStack() as stack, _noted_signals() as stopped:
         if config.follow:
             _wait_for_data(config, stopped)
+            if number := stopped():
+                raise RunError(
+                    f"{config.run}: stopped by {signal.Signals(number).name} before the first "
+                    f"update, while waiting for episodes. Go on with --resume."
+                )
         data = stack.enter_context(_Data(config, _pinned_snapshots(config, state, facts)))
         learner = Learner(config, data.schema)
         if state is not None:
@@ -152,7 +158,8 @@ class _Data:
 
 
 def _update(config: TrainConfig, learner: Learner, data: _Data) -> dict[str, float]:
-    windows = data.draw(learner.update_count)
+    updates_before = learner.update_count
+    windows = data.draw(updates_before)
     space = data.schema.action_space
     assert isinstance(space, DiscreteSpace)
     batch = make_batch(
@@ -165,7 +172,8 @@ def _update(config: TrainConfig, learner: Learner, data: _Data) -> dict[str, flo
     metrics["episode_return"] = float(np.mean([w.record.episode_return for w in windows]))
     known = [w.record.policy_update for w in windows if w.record.policy_update is not None]
     if known:
-        metrics["policy_lag"] = learner.update_count - float(np.mean(known))
+        # Updates between the episodes' snapshots and their use: 0 for the newest policy's.
+        metrics["policy_lag"] = updates_before - float(np.mean(known))
     return metrics
 
 
@@ -211,13 +219,19 @@ def _check_fits(reader: DatasetReader, first: DatasetReader) -> None:
 
 
 def _wait_for_data(config: TrainConfig, stopped: Callable[[], int]) -> None:
-    """Until every dataset has a commit, or a signal arrives."""
+    """Until every dataset has an episode, or a signal arrives."""
     for path in config.data:
-        while not stopped():
-            if (path / "dataset.json").exists() and CommitLog.open(path).head() is not None:
-                break
+        if not _has_episodes(path):
             logger.info("Waiting for the first episodes in %s.", path)
+        while not stopped() and not _has_episodes(path):
             time.sleep(_WAIT_SECONDS)
+
+
+def _has_episodes(path: Path) -> bool:
+    if not (path / "dataset.json").exists() or CommitLog.open(path).head() is None:
+        return False
+    with DatasetReader.open(path) as reader:
+        return len(reader) > 0
 
 
 @contextmanager
