@@ -1,19 +1,25 @@
 """Killed anywhere, a command leaves what the audits pass and what the next command continues."""
 
+import contextlib
+import functools
+import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from retold.cli.__main__ import main
-from retold.dataset.log import CommitLog
 from retold.dataset.reader import DatasetReader
 from retold.schemas.faults import KILL_POINTS
 
@@ -45,17 +51,17 @@ iterations = 2
 
 
 class Command:
-    """One command on a folder of its own."""
+    """One command on a folder of its own, a copy of `start` where one is given."""
 
-    def __init__(self, name: str, root: Path) -> None:
+    def __init__(self, name: str, root: Path, start: Path | None = None) -> None:
         self.name = name
-        self.raw, self.told, self.run = root / "raw", root / "told", root / "run"
-        root.mkdir()
-        if name in ("relabel", "train"):
-            assert main(["collect", "maze", str(self.raw), "--episodes", "6", *MAZE]) == 0
-        if name == "loop":
-            (root / "loop.toml").write_text(LOOP)
-            self.raw, self.told = self.run / "raw", self.run / "retold"
+        self.run = root / "run"
+        data = self.run if name == "loop" else root
+        self.raw, self.told = data / "raw", data / "retold"
+        if start is not None:
+            shutil.copytree(start, root)
+        root.mkdir(exist_ok=True)
+        (root / "loop.toml").write_text(LOOP)
         self.arguments = {
             "collect": ["collect", "maze", str(self.raw), "--episodes", "6", *MAZE],
             "relabel": ["relabel", str(self.raw), str(self.told), "--workers", "0"],
@@ -66,55 +72,103 @@ class Command:
             "loop": ["loop", str(root / "loop.toml"), "--run", str(self.run), "--resume"],
         }[name]
 
-    def kill_at(self, point: str, *, seconds: float | None = None) -> bool:
-        """Run until the point or the time; whether it was killed there."""
+    def kill_at(self, point: str) -> bool:
+        """Run until the point; whether it was killed there."""
+        return self._start(kill_at=point).wait() == -signal.SIGKILL
+
+    def kill_after(self, seconds: float) -> bool:
+        """Run for a time; whether that was too short."""
+        process = self._start()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        return process.wait() == -signal.SIGKILL
+
+    def check(self) -> None:
+        """Every dataset that exists passes the audit."""
+        for path in (self.raw, self.told):
+            if (path / "dataset.json").exists():
+                assert main(["audit", str(path)]) == 0
+
+    def finish(self) -> "Content":
+        """Run to the end; what is there then."""
+        assert main(self.arguments) == 0
+        self.check()
+        episodes: list[bytes] = []
+        for path in (self.raw, self.told):
+            if (path / "dataset.json").exists():
+                with DatasetReader.open(path) as reader:
+                    stored = [reader.read_episode(row) for row in range(len(reader))]
+                episodes += sorted(
+                    repr((e.record.episode_id, e.record.seed, e.record.instruction)).encode()
+                    + e.reward.tobytes()
+                    + np.asarray(e.action["action"]).tobytes()
+                    for e in stored
+                )
+        metrics = self.run / "metrics.jsonl"
+        lines = metrics.read_text().splitlines() if metrics.exists() else []
+        losses = [json.loads(line)["loss"] for line in lines]
+        rounds = self.run / "iterations.jsonl"
+        return Content(
+            episodes=episodes,
+            losses=losses,
+            iterations=len(rounds.read_text().splitlines()) if rounds.exists() else 0,
+        )
+
+    def _start(self, kill_at: str | None = None) -> "subprocess.Popen[bytes]":
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        if seconds is None:
-            environment["RETOLD_KILL_AT"] = point
-        process = subprocess.Popen(
+        if kill_at is not None:
+            environment["RETOLD_KILL_AT"] = kill_at
+        return subprocess.Popen(
             [RETOLD, *self.arguments],
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        if seconds is not None:
-            time.sleep(seconds)
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-        return process.wait() == -signal.SIGKILL
 
-    def check(self) -> None:
-        """Every dataset that exists passes the audit."""
-        for path in (self.raw, self.told):
-            if (path / "dataset.json").exists() and CommitLog.open(path).head() is not None:
-                assert main(["audit", str(path)]) == 0
 
-    def finish(self) -> list[bytes]:
-        """Run to the end; what is there then."""
-        assert main(self.arguments) == 0
-        self.check()
-        return self.content()
+@dataclass(frozen=True)
+class Content:
+    """All that must not depend on kills."""
 
-    def content(self) -> list[bytes]:
-        """All that must not depend on kills; ids of datasets are random, so they are left out."""
-        found: list[bytes] = []
-        for path in (self.raw, self.told):
-            if not (path / "dataset.json").exists():
-                continue
-            with DatasetReader.open(path) as reader:
-                episodes = [reader.read_episode(row) for row in range(len(reader))]
-            found += sorted(
-                repr((e.record.index, e.record.seed, e.record.instruction)).encode()
-                + e.reward.tobytes()
-                + np.asarray(e.action["action"]).tobytes()
-                for e in episodes
-                if self.name == "collect" or not e.record.is_variant
-            )
-        if (self.run / "LATEST").exists():
-            found.append((self.run / "LATEST").read_bytes())
-            found.append((self.run / "metrics.jsonl").read_bytes().count(b"\n").to_bytes(4, "big"))
-        return found
+    episodes: list[bytes]
+    """Ids, seeds, instructions, rewards and actions, variants included."""
+    losses: list[float]
+    """Of every update."""
+    iterations: int
+
+    def check_equal(self, other: "Content") -> None:
+        """Bit for bit, but for the losses: their sums may be taken in another order."""
+        assert self.episodes == other.episodes
+        assert self.iterations == other.iterations
+        np.testing.assert_allclose(self.losses, other.losses, rtol=1e-4)
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """Where a command starts from, and what it comes to when nobody kills it."""
+
+    start: Path
+    content: Content
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Undisturbed]:
+    """By command. All copies of a start share its dataset's random id, so they must agree."""
+
+    @functools.cache
+    def find(name: str) -> Undisturbed:
+        root = tmp_path_factory.mktemp(name)
+        start = Command(name, root / "start")
+        if name in ("collect", "loop"):
+            assert start.kill_at("shard-before")
+        else:
+            assert main(["collect", "maze", str(start.raw), "--episodes", "6", *MAZE]) == 0
+        return Undisturbed(root / "start", Command(name, root / "whole", root / "start").finish())
+
+    return find
 
 
 POINTS = {"collect": WRITING, "relabel": WRITING, "train": LEARNING, "loop": KILL_POINTS}
@@ -125,31 +179,44 @@ POINTS = {"collect": WRITING, "relabel": WRITING, "train": LEARNING, "loop": KIL
     [
         *((name, point) for name in ("collect", "relabel", "train") for point in POINTS[name]),
         *(("loop", f"{point}:2") for point in ("commit-inside", "checkpoint-after")),
+        ("loop", "publish-inside"),
     ],
 )
-def test_a_killed_command_continues(name: str, point: str, tmp_path: Path) -> None:
-    command = Command(name, tmp_path / "killed")
+def test_a_killed_command_continues(
+    name: str, point: str, tmp_path: Path, undisturbed: Callable[[str], Undisturbed]
+) -> None:
+    command = Command(name, tmp_path / "killed", undisturbed(name).start)
     assert command.kill_at(point), f"{name} never reached {point}"
     command.check()
-    assert command.finish() == Command(name, tmp_path / "whole").finish()
+    command.finish().check_equal(undisturbed(name).content)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", list(POINTS))
-def test_twenty_kills_and_more_leave_nothing_half_done(name: str, tmp_path: Path) -> None:
-    expected = Command(name, tmp_path / "whole").finish()
+def test_twenty_kills_leave_nothing_half_done(
+    name: str, tmp_path: Path, undisturbed: Callable[[str], Undisturbed]
+) -> None:
+    start, expected = undisturbed(name).start, undisturbed(name).content
     hits: Counter[str] = Counter()
     for turn in range(2):
         for point in POINTS[name]:
-            command = Command(name, tmp_path / f"{point}-{turn}")
-            hits[point] += command.kill_at(point)
+            command = Command(name, tmp_path / f"{point}-{turn}", start)
+            hits[point] += command.kill_at(f"{point}:{turn + 1}" if name == "loop" else point)
             command.check()
-            assert command.finish() == expected, point
+            command.finish().check_equal(expected)
     assert min(hits[point] for point in POINTS[name]) >= 2, hits
     rng = random.Random(0)
-    for turn in range(max(6, 20 - 2 * len(POINTS[name]))):
-        command = Command(name, tmp_path / f"random-{turn}")
-        for _ in range(3):
-            command.kill_at("", seconds=rng.uniform(0.5, 8.0))
-            command.check()
-        assert command.finish() == expected, turn
+    turns = max(6, 20 - hits.total())
+    whole_seconds = _seconds_of(Command(name, tmp_path / "timed", start))
+    while hits["at a random time"] < turns:
+        command = Command(name, tmp_path / f"random-{uuid.uuid4().hex}", start)
+        hits["at a random time"] += command.kill_after(rng.uniform(0.1, whole_seconds))
+        command.check()
+        command.finish().check_equal(expected)
+    print(f"{name}: {hits.total()} kills: {dict(hits)}")
+
+
+def _seconds_of(command: Command) -> float:
+    started = time.monotonic()
+    assert not command.kill_after(600)
+    return time.monotonic() - started
