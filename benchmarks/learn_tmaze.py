@@ -177,9 +177,13 @@ def rows(outcome: Outcome, commit: str) -> Iterator[dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="rows of JSON on stdout")
-    parser.add_argument("--quick", action="store_true", help="a short corridor, within 60 s")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a short corridor and few steps, within 60 s; it may not be solved",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", help="default: 0 1 2 (quick: 0)")
-    parser.add_argument("--corridor", type=int, help="default: 20 (quick: 4)")
+    parser.add_argument("--corridor", type=int, help="default: 20 (quick: 3)")
     parser.add_argument(
         "--exploration",
         choices=("task", "plain", "both"),
@@ -189,9 +193,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--whole", action="store_true", help="spend all steps: never stop early")
     commit = _commit()
     given = parser.parse_args(arguments)
-    corridor = given.corridor or (4 if given.quick else 20)
+    corridor = given.corridor or (3 if given.quick else 20)
     sizes = Sizes(
-        corridor=corridor, most_steps=4_000 if given.quick else 40_000, is_whole=given.whole
+        corridor=corridor, most_steps=1_600 if given.quick else 40_000, is_whole=given.whole
     )
     for exploration, epsilon in (("task", None), ("plain", 0.1)):
         if given.exploration not in (exploration, "both"):
