@@ -39,7 +39,8 @@ class Learner:
         """One update; its metrics.
 
         Raises:
-            RunError: the loss or the gradient is not finite; nothing was changed.
+            RunError: the loss or the gradient is not finite. No step was taken, but PopArt's
+                statistics may have moved: go on from a checkpoint, not from this learner.
         """
         config, heads = self._config, self.policy.heads
         features = self.policy.encode(batch.inputs)
