@@ -12,7 +12,7 @@ DEMO := runs/demo
 help:
 	@echo "make demo       install, then run the whole loop on Crafter (8 minutes on 2 cores)"
 	@echo "make test       install, lint, and run the tests (10 minutes on 2 cores)"
-	@echo "make test-long  kills, soak and long learning (hours)"
+	@echo "make test-long  kills at every point, and the README from top to bottom (13 minutes)"
 	@echo "make lint       ruff and mypy alone"
 	@echo "make clean      remove what the above made, the runs excepted"
 
@@ -43,7 +43,7 @@ test: lint
 	$(BIN)/pytest -m 'not long' --durations=10
 
 test-long: setup
-	$(BIN)/pytest -m long --timeout=0
+	$(BIN)/pytest -m long --timeout=0 --durations=10
 
 # Interrupted, it goes on where it was; finished, it prints the table again.
 demo: setup

@@ -194,7 +194,10 @@ def test_a_killed_command_continues(
 @pytest.mark.long
 @pytest.mark.parametrize("name", list(POINTS))
 def test_twenty_kills_leave_nothing_half_done(
-    name: str, tmp_path: Path, undisturbed: Callable[[str], Undisturbed]
+    name: str,
+    tmp_path: Path,
+    undisturbed: Callable[[str], Undisturbed],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     start, expected = undisturbed(name).start, undisturbed(name).content
     hits: Counter[str] = Counter()
@@ -213,7 +216,8 @@ def test_twenty_kills_leave_nothing_half_done(
         hits["at a random time"] += command.kill_after(rng.uniform(0.1, whole_seconds))
         command.check()
         command.finish().check_equal(expected)
-    print(f"{name}: {hits.total()} kills: {dict(hits)}")
+    with capsys.disabled():
+        print(f"\n{name}: {hits.total()} kills: {dict(hits)}")
 
 
 def _seconds_of(command: Command) -> float:
