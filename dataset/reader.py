@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from retold.dataset.log import CommitLog
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.sources import find_source
-from retold.dataset.table import record_from_row
+from retold.dataset.table import TABLE_SCHEMA, record_from_row
 from retold.schemas.commit import ShardEntry, Snapshot
 from retold.schemas.dataset_schema import DatasetSchema
 from retold.schemas.episode import Episode, EpisodeRecord, Leaves, Window
@@ -97,6 +97,8 @@ class DatasetReader:
     @cached_property
     def table(self) -> pa.Table:
         """Live episodes, one row each; `docs/format.md` lists the columns."""
+        if not self._shards:
+            return TABLE_SCHEMA.empty_table()
         return pa.concat_tables([shard.table for shard in self._shards]).combine_chunks()
 
     @cached_property

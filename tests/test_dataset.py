@@ -15,6 +15,7 @@ from retold.dataset.audit import audit_structure
 from retold.dataset.log import CommitLog
 from retold.dataset.reader import DatasetReader
 from retold.dataset.shard_writer import write_raw_shard
+from retold.dataset.summary import summarize
 from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
 from retold.schemas.episode import Episode, EpisodeRecord
 from retold.schemas.errors import DatasetError, FormatError, RetoldError
@@ -239,6 +240,16 @@ def test_a_snapshot_stays_what_it_was(tmp_path: Path) -> None:
     write(path, [make_episode(1, 5)])
     assert len(DatasetReader.open(path, snapshot=0)) == 1
     assert len(DatasetReader.open(path)) == 2
+
+
+def test_a_snapshot_without_shards_is_empty_and_said_to_be(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    CommitLog.create(path).append(operation="relabel")
+    with DatasetReader.open(path) as reader:
+        assert len(reader) == 0 and reader.table.num_rows == 0
+    assert audit_structure(path) == []
+    with pytest.raises(DatasetError, match="no episode is live"):
+        summarize(path)
 
 
 def test_a_log_that_does_not_chain_is_refused(tmp_path: Path) -> None:
