@@ -34,8 +34,20 @@ def shard_ids(path: Path) -> list[str]:
     return [entry.shard_id for entry in CommitLog.open(path).live_shards()]
 
 
-def test_the_own_instruction_reproduces_every_episode(source: Path) -> None:
-    with DatasetReader.open(source) as reader:
+@pytest.fixture(scope="module")
+def crafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("relabel") / "crafter"
+    collect(CollectConfig(task="crafter", task_args={"limit": 150}, dataset=path, episodes=8))
+    return path
+
+
+@pytest.mark.parametrize("task", ["source", "crafter"])
+def test_the_own_instruction_reproduces_every_episode(
+    task: str, request: pytest.FixtureRequest
+) -> None:
+    path: Path = request.getfixturevalue(task)
+    with DatasetReader.open(path) as reader:
+        assert any(reader.record(row).completed for row in range(len(reader)))
         for row in range(len(reader)):
             episode = reader.read_episode(row)
             outcome = retell(
@@ -47,7 +59,7 @@ def test_the_own_instruction_reproduces_every_episode(source: Path) -> None:
             )
             for name in ("reward", "terminated", "truncated"):
                 assert getattr(outcome, name).tobytes() == getattr(episode, name).tobytes()
-    assert audit_rewards(source) == []
+    assert audit_rewards(path) == []
 
 
 @pytest.mark.parametrize("strategy", ["some", "all"])

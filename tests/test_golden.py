@@ -1,0 +1,60 @@
+"""Datasets of every released format version still read the same, and their files fit the JSON Schemas."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from golden_dataset import read_all
+
+from retold.dataset.audit import audit_structure
+from retold.policy.architecture import ArchitectureConfig
+from retold.policy.network import Policy
+from retold.policy.snapshot import encode_snapshot
+from retold.relabel.audit import audit_rewards
+from retold.tasks.registry import task_schema
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = ROOT / "tests" / "golden" / "v1"
+FILES = {
+    "dataset": sorted(GOLDEN.glob("*/dataset.json")),
+    "commit": sorted(GOLDEN.glob("*/commits/*.json")),
+    "manifest": sorted(GOLDEN.glob("*/shards/*/*/manifest.json")),
+    "dataset_schema": sorted(GOLDEN.glob("*/schemas/*.json")),
+}
+
+
+def validator(name: str) -> Any:
+    content = json.loads((ROOT / "schemas" / f"{name}.schema.json").read_bytes())
+    jsonschema.Draft202012Validator.check_schema(content)
+    return jsonschema.Draft202012Validator(content)
+
+
+@pytest.mark.parametrize("name", ["raw", "retold"])
+def test_the_golden_dataset_reads_to_the_same_values(name: str) -> None:
+    expected = json.loads((GOLDEN / "expected.json").read_bytes())[name]
+    assert len(expected) >= 4
+    assert read_all(GOLDEN / name) == expected
+    assert audit_structure(GOLDEN / name) == [] and audit_rewards(GOLDEN / name) == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_written_files_fit_their_schema(name: str) -> None:
+    assert len(FILES[name]) >= 2
+    check = validator(name)
+    for path in FILES[name]:
+        content = json.loads(path.read_bytes())
+        check.validate(content)
+        for key in content:
+            less = {k: v for k, v in content.items() if k != key}
+            assert not check.is_valid(less), f"{path}: {key} is not required"
+
+
+@pytest.mark.parametrize("task", ["crafter", "maze", "tmaze"])
+def test_a_policy_and_the_schemas_of_every_task_fit(task: str) -> None:
+    schema = task_schema(task, {})
+    validator("dataset_schema").validate(json.loads(schema.encoded))
+    policy = Policy(schema, ArchitectureConfig(model_width=16, layers=1, heads=2), (0.9,), 0.9)
+    files = encode_snapshot(policy, update=1)
+    validator("policy").validate(json.loads(files["policy.json"]))
