@@ -74,7 +74,11 @@ def _final_row_faults(shard: ShardReader, row: int) -> Iterator[str]:
     for leaf in shard.schema.leaves:
         if leaf.path.split("/")[0] == "observation" or leaf.is_ragged:
             continue
-        if np.any(shard.read_rows(leaf.path, row, row + 1)):
+        if leaf.is_optional:
+            is_zero = not any(map(np.any, shard.read_info(leaf.path, row, row + 1)))
+        else:
+            is_zero = not np.any(shard.read_rows(leaf.path, row, row + 1))
+        if not is_zero:
             yield f"{leaf.path!r} is not zero in the row after the last transition"
 
 

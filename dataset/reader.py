@@ -173,6 +173,7 @@ class DatasetReader:
         record = self.record(row)
         window = self.read_window(row, 0, record.length)
         step, goal = self.read_events(row)
+        info, info_present = self._read_info(row)
         ended = np.zeros(record.length, np.bool_)
         ended[-1] = record.environment_terminated
         return Episode(
@@ -186,6 +187,8 @@ class DatasetReader:
             reset=window.reset,
             event_step=step,
             event_goal=goal,
+            info=info,
+            info_present=info_present,
         )
 
     def read_window(self, row: int, start: int, length: int, *, dataset: int = 0) -> Window:
@@ -231,6 +234,19 @@ class DatasetReader:
             previous_reward=float(reward[0]) if skip else 0.0,
             previous_reset=bool(reset[0]) if skip else False,
         )
+
+    def _read_info(self, row: int) -> tuple[Leaves, Leaves]:
+        """Declared infos of an episode and their masks, `[time, ...]` each."""
+        reader, source_row, record = self._locate(row)
+        shard, number = reader.shard_of(source_row)
+        first = int(shard.offsets[number])
+        info: Leaves = {}
+        present: Leaves = {}
+        for leaf in shard.schema.info_leaves:
+            info[leaf.path], present[leaf.path] = shard.read_info(
+                leaf.path, first, first + record.length
+            )
+        return info, present
 
     def source_reader(self, dataset_id: str) -> "DatasetReader":
         """The dataset that variants refer to, opened at its head."""

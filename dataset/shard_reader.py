@@ -103,6 +103,11 @@ class ShardReader:
             return self._resident_column(path)[start:stop].copy()
         return self.array(path).read(start, stop)
 
+    def read_info(self, path: str, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Values `[stop - start, ...]` of a declared info, and the mask of those that are there."""
+        present = self._resident_column(f"{path}/present")[start:stop].copy()
+        return self.array(f"{path}/data").read(start, stop), present
+
     def read_events(self, start: int, stop: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Steps and goals of events `start..stop-1` of the shard, `[events]` each."""
         if stop == start:

@@ -112,6 +112,9 @@ def _write_shard(
 
 def _write_leaf(arrays: Path, leaf: Leaf, episodes: Sequence[Episode], profile: Profile) -> None:
     """Concatenate one leaf over time; per-transition leaves get a zero row after each episode."""
+    if leaf.is_optional:
+        _write_optional(arrays, leaf, episodes, profile)
+        return
     columns = [_leaf_rows(episode, leaf) for episode in episodes]
     if leaf.is_ragged:
         texts = [str(text).encode() for column in columns for text in column]
@@ -125,6 +128,25 @@ def _write_leaf(arrays: Path, leaf: Leaf, episodes: Sequence[Episode], profile: 
     for depth in range(1, leaf.path.count("/") + 1):
         write_group(arrays.joinpath(*leaf.path.split("/")[:depth]))
     write_array(arrays / leaf.path, np.concatenate(columns), profile)
+
+
+def _write_optional(
+    arrays: Path, leaf: Leaf, episodes: Sequence[Episode], profile: Profile
+) -> None:
+    """Values and the mask of those that are there; an episode without the leaf has none."""
+    values, present = [], []
+    for episode in episodes:
+        rows = np.zeros((episode.length + 1, *leaf.shape), leaf.dtype)
+        mask = np.zeros(episode.length + 1, np.bool_)
+        if leaf.path in episode.info:
+            mask[:-1] = episode.info_present[leaf.path]
+            rows[mask] = episode.info[leaf.path][mask[:-1]]
+        values.append(rows)
+        present.append(mask)
+    write_group(arrays / "info")
+    write_group(arrays / leaf.path)
+    write_array(arrays / leaf.path / "data", np.concatenate(values), profile)
+    write_array(arrays / leaf.path / "present", np.concatenate(present), profile)
 
 
 def _leaf_rows(episode: Episode, leaf: Leaf) -> NDArray[Any]:

@@ -42,6 +42,13 @@ def find_faults(episode: Episode, schema: DatasetSchema) -> Iterator[str]:
         yield from _leaf_faults(leaf, episode.action.get(leaf.path), length)
     for leaf in TRANSITION_LEAVES:
         yield from _leaf_faults(leaf, getattr(episode, leaf.path), length)
+    for leaf in schema.info_leaves:
+        if leaf.path in episode.info:
+            yield from _leaf_faults(leaf, episode.info[leaf.path], length)
+            if len(episode.info_present.get(leaf.path, ())) != length:
+                yield f"{leaf.path!r} has no mask of {length} steps"
+    if unknown := set(episode.info) - {leaf.path for leaf in schema.info_leaves}:
+        yield f"{min(unknown)!r} is not declared in the schema"
     if len(episode.reward) == length and not np.isfinite(episode.reward).all():
         yield f"'reward' is not finite at step {int(np.argmin(np.isfinite(episode.reward)))}"
     yield from _flag_faults(episode)

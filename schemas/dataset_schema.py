@@ -60,6 +60,8 @@ class DatasetSchema:
     tasks: tuple[TaskDescription, ...]
     observation_space: Space
     action_space: Space
+    info_leaves: tuple[Leaf, ...] = ()
+    """Declared infos of a transition, paths starting with `info/`; optional and not ragged."""
 
     @cached_property
     def observation_leaves(self) -> tuple[Leaf, ...]:
@@ -74,7 +76,12 @@ class DatasetSchema:
     @property
     def leaves(self) -> tuple[Leaf, ...]:
         """Every per-step leaf of a raw shard; goal events are kept apart."""
-        return (*self.observation_leaves, *self.action_leaves, *TRANSITION_LEAVES)
+        return (
+            *self.observation_leaves,
+            *self.action_leaves,
+            *TRANSITION_LEAVES,
+            *self.info_leaves,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The schema as plain JSON values; each vocabulary once, by its hash."""
@@ -88,6 +95,7 @@ class DatasetSchema:
                     "dtype": leaf.dtype,
                     "shape": list(leaf.shape),
                     "ragged": leaf.is_ragged,
+                    "optional": leaf.is_optional,
                 }
                 for leaf in self.leaves
             ],
@@ -101,7 +109,7 @@ class DatasetSchema:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "DatasetSchema":
-        """The inverse of `to_json`; fields follow from the spaces."""
+        """The inverse of `to_json`; all fields but the optional ones follow from the spaces."""
         vocabularies = {
             sha256: GoalVocabulary.from_json(item)
             for sha256, item in content["vocabularies"].items()
@@ -110,6 +118,11 @@ class DatasetSchema:
             tasks=tuple(_task_from_json(item, vocabularies) for item in content["tasks"]),
             observation_space=space_from_json(content["observation_space"]),
             action_space=space_from_json(content["action_space"]),
+            info_leaves=tuple(
+                Leaf(item["path"], item["dtype"], tuple(item["shape"]), is_optional=True)
+                for item in content["fields"]
+                if item["optional"]
+            ),
         )
 
     @cached_property

@@ -5,7 +5,7 @@ An episode of T transitions has T + 1 observations, the true last one included. 
 `action[t]`, taken on seeing `observation[t]`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,10 @@ class Episode:
     """`[events]`, sorted: the transition of each goal event."""
     event_goal: NDArray[np.uint32]
     """`[events]`: its goal; sorted within a transition, no pair twice."""
+    info: Leaves = field(default_factory=dict)
+    """`[time, ...]` each, by path (`info/…`); zero where absent."""
+    info_present: Leaves = field(default_factory=dict)
+    """`[time]`, bool, by the same paths: where a value is there."""
 
     @property
     def length(self) -> int:

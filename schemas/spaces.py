@@ -94,6 +94,8 @@ class Leaf:
     """True for text: rows are byte strings of any length."""
     space: Space | None = None
     """The leaf's own space, never a Dict or Tuple; None for fields that are not spaces."""
+    is_optional: bool = False
+    """True for declared infos: rows may be absent, and a mask says which are there."""
 
     @property
     def row_bytes(self) -> int:

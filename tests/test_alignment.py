@@ -96,7 +96,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
         arrays = {
             name: getattr(finished, name)
             for name in Episode.__dataclass_fields__
-            if name != "record"
+            if name not in ("record", "info", "info_present")
         }
         writer.add(Episode(record=record_of(finished), **arrays))
         if writer.should_flush:

@@ -23,6 +23,7 @@ from retold.schemas.spaces import (
     BoxSpace,
     DictSpace,
     DiscreteSpace,
+    Leaf,
     MultiBinarySpace,
     MultiDiscreteSpace,
     TextSpace,
@@ -60,6 +61,10 @@ SCHEMA = DatasetSchema(
         )
     ),
     action_space=DictSpace((("one", DiscreteSpace(4)), ("many", MultiDiscreteSpace((3, 2))))),
+    info_leaves=(
+        Leaf("info/speed", "float32", (2,), is_optional=True),
+        Leaf("info/lives", "uint8", (), is_optional=True),
+    ),
 )
 
 
@@ -73,6 +78,10 @@ def make_episode(number: int, length: int) -> Episode:
     flags = np.zeros(length, np.bool_)
     last = flags.copy()
     last[-1] = True
+    # Half of the episodes have infos, and those at some of their steps only.
+    present = rng.random((2, length)) < 0.5 * (number % 4 > 1)
+    speed = rng.standard_normal((length, 2)).astype(np.float32) * present[0][:, None]
+    lives = (rng.integers(0, 9, length) * present[1]).astype(np.uint8)
     step = np.flatnonzero(rng.random(length) < 0.3).astype(np.uint32)
     record = EpisodeRecord(
         episode_id=f"{number:032x}",
@@ -105,6 +114,8 @@ def make_episode(number: int, length: int) -> Episode:
         reset=rng.random(length) < 0.2,
         event_step=step,
         event_goal=rng.integers(0, 3, len(step)).astype(np.uint32),
+        info={"info/speed": speed, "info/lives": lives},
+        info_present={"info/speed": present[0], "info/lives": present[1]},
     )
 
 
@@ -116,13 +127,13 @@ def write(path: Path, episodes: list[Episode], profile: Any = "fast") -> None:
 
 def assert_equal(one: Episode, two: Episode) -> None:
     assert one.record == two.record
-    for name in ("observation", "action"):
+    for name in ("observation", "action", "info", "info_present"):
         first, second = getattr(one, name), getattr(two, name)
         assert list(first) == list(second)
         for path in first:
             assert_array_equal(first[path], second[path], err_msg=path)
     for name in Episode.__dataclass_fields__:
-        if name not in ("record", "observation", "action"):
+        if name not in ("record", "observation", "action", "info", "info_present"):
             assert_array_equal(getattr(one, name), getattr(two, name), err_msg=name)
 
 
@@ -153,7 +164,8 @@ def test_zarr_python_reads_every_array(tmp_path: Path) -> None:
     with DatasetReader.open(tmp_path / "d") as reader:
         shard = reader.shard_reader(reader.shards[0].shard_id)
         group = zarr.open_group(str(shard.path / "arrays"), mode="r")
-        names = [leaf.path for leaf in SCHEMA.leaves if not leaf.is_ragged]
+        names = [leaf.path for leaf in SCHEMA.leaves if not leaf.is_ragged and not leaf.is_optional]
+        names += ["info/speed/data", "info/lives/present"]
         for name in [*names, "events/t", "events/goal", "observation/words/offsets"]:
             ours = shard.array(name).read_all()
             theirs = np.asarray(group[name][...])  # type: ignore[index]
