@@ -35,6 +35,7 @@ def run_shards(
     make_cluster: Any = distributed.LocalCluster
     make_client: Any = distributed.Client
     with tempfile.TemporaryDirectory(prefix="retold-") as folder:
+        where = config.scheduler or "this machine"
         cluster: Any = config.scheduler or make_cluster(
             n_workers=min(config.workers, len(shard_ids)),
             threads_per_worker=1,
@@ -56,8 +57,8 @@ def run_shards(
                 ]
         except OSError as error:
             raise DatasetError(
-                f"{config.scheduler}: the Dask scheduler cannot be reached: {error}. Check the "
-                f"address, or leave --scheduler out."
+                f"{where}: the Dask scheduler or a worker cannot be reached: {error}. Check "
+                f"--scheduler, or retell in this process with `--workers 0`."
             ) from error
         finally:
             if not isinstance(cluster, str):

@@ -63,13 +63,14 @@ def retell_episode(
     assert vocabulary is not None
     step, goal = reader.read_events(row)
     onset = find_onsets(step, goal, source.initial_goals, vocabulary)
+    onset_step, onset_goal = step[onset], goal[onset]
     rng = random_stream(seed, f"relabel {strategy}", source.episode_id)
     known = {source.instruction}
     records = []
     for number in range(variants):
         for _ in range(_MOST_DRAWS):
             told = retell_instruction(
-                strategy, source.instruction, source.completed, step[onset], goal[onset], rng
+                strategy, source.instruction, source.completed, onset_step, onset_goal, rng
             )
             if told not in known:
                 break
