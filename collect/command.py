@@ -2,12 +2,9 @@
 
 import logging
 import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -15,15 +12,17 @@ import numpy as np
 from retold.dataset.log import CommitLog
 from retold.dataset.writer import DatasetWriter
 from retold.schemas.canonical import encode_json
+from retold.schemas.commit import Commit
 from retold.schemas.dataset_schema import DatasetSchema
 from retold.schemas.episode import Episode, EpisodeRecord
-from retold.schemas.errors import DatasetError, RetoldError, UsageError
+from retold.schemas.errors import ConflictError, DatasetError, RetoldError, UsageError
 from retold.schemas.exploration import (
     NO_EXPLORATION,
     ExplorationSchedule,
     constant_epsilon,
 )
 from retold.schemas.identity import make_episode_id, world_seed
+from retold.schemas.stop_signals import note_stop_signals
 from retold.tasks.registry import exploration_schedule, make_task, task_schema
 
 logger = logging.getLogger(__name__)
@@ -103,7 +102,7 @@ def collect(config: CollectConfig) -> CollectResult:
     _check_policy(policy.newest(), schema)  # before anything is made
     log = CommitLog.create(config.dataset)
     _check_schema(log, schema)
-    committed = find_committed(log, identity)
+    committed = find_committed(log, identity)  # refuses other settings before anything is played
     wanted = range(config.first, config.first + config.episodes)
     missing = [index for index in wanted if index not in committed]
     writer = DatasetWriter(log, schema, flush_seconds=config.flush_seconds)
@@ -123,7 +122,7 @@ def collect(config: CollectConfig) -> CollectResult:
             _newest_actor(policy.newest, len(environments)),
         )
         try:
-            with _stop_on_signals() as stopped:
+            with note_stop_signals() as stopped:
                 recorder.record(finished, len(missing), stopped)
         finally:
             # Whatever ended the rollout, what is finished is not lost.
@@ -203,9 +202,30 @@ class _Recorder:
                 )
 
     def flush(self) -> None:
-        """Commit what is gathered."""
-        indices = sorted(episode.record.index or 0 for episode in self._writer.episodes)
-        self._writer.flush("collect", {"identity": self._identity, "episodes": indices})
+        """Commit what is gathered, less what another collector of the seed committed meanwhile."""
+        log = self._writer.log
+        while True:
+            base = log.head()
+            self._writer.discard(find_committed(log, self._identity))
+            episodes = self._writer.episodes
+            indices = sorted(episode.record.index or 0 for episode in episodes)
+            details = {"identity": self._identity, "episodes": indices}
+            try:
+                self._writer.flush("collect", details, base=base, check=self._refuse_doubles)
+            except ConflictError:
+                continue
+            break
+        self.steps += sum(episode.length for episode in episodes)
+        self.returns += [episode.record.episode_return for episode in episodes]
+        verdicts = (episode.record.success for episode in episodes)
+        self.verdicts += [verdict for verdict in verdicts if verdict is not None]
+
+    def _refuse_doubles(self, since: Sequence[Commit]) -> None:
+        for commit in since:
+            if commit.operation == "collect":
+                raise ConflictError(
+                    f"{self._config.dataset}: another process collected into the dataset. Run again."
+                )
 
     def _add(self, finished: Any) -> None:
         index = finished.assignment.index
@@ -243,10 +263,6 @@ class _Recorder:
                 event_goal=finished.event_goal,
             )
         )
-        self.steps += record.length
-        self.returns.append(record.episode_return)
-        if record.success is not None:
-            self.verdicts.append(record.success)
 
 
 def _newest_actor(newest: Callable[[], Path | None], slots: int) -> Callable[[], Any]:
@@ -300,31 +316,10 @@ def _check_policy(snapshot: Path | None, schema: DatasetSchema) -> None:
     if snapshot is None:
         return
     known = read_description(snapshot).schema
-    if (known.observation_space, known.action_space) != (
-        schema.observation_space,
-        schema.action_space,
-    ):
+    if not known.covers(schema):
         raise UsageError(
             f"{snapshot}: the policy was made for {known.tasks[0].name} "
-            f"{dict(known.tasks[0].kwargs)}, whose spaces differ from those of "
+            f"{dict(known.tasks[0].kwargs)}, whose spaces or goals differ from "
+            f"those of "
             f"{schema.tasks[0].name} {dict(schema.tasks[0].kwargs)}. Give a policy of this task."
         )
-
-
-@contextmanager
-def _stop_on_signals() -> Iterator[Callable[[], int]]:
-    """SIGTERM and SIGINT end the rollout at the next finished episode, and nothing is lost."""
-    received = [0]
-
-    def note(number: int, frame: FrameType | None) -> None:
-        received[0] = number
-
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: 0
-        return
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield lambda: received[0]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

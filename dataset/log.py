@@ -148,7 +148,7 @@ class CommitLog:
             operation: what was done.
             added: new shards; those that are live already are left out.
             removed: shards that leave the dataset.
-            base: the snapshot that the operation was planned on; the head if None.
+            base: the snapshot that the operation was planned on; None: it looked at no commit.
             sources: datasets that added variants refer to.
             details: what the operation wants to remember.
             check: called with the commits made since `base` before every attempt.
@@ -156,7 +156,6 @@ class CommitLog:
         Raises:
             ConflictError: a shard to be removed is gone, or `check` refuses.
         """
-        base = base or self.head()
         commit = Commit(
             number=0,
             commit_id=uuid.uuid4().hex,

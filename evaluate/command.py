@@ -125,14 +125,11 @@ def _choose_task(config: EvaluateConfig, known: DatasetSchema | None) -> Dataset
         own = known.tasks[0].kwargs if known is not None and is_own else {}
         name, given = config.task, own if config.task_args is None else config.task_args
     schema = task_schema(name, given)
-    if known is not None and (
-        schema.observation_space != known.observation_space
-        or schema.action_space != known.action_space
-        or schema.tasks[0].vocabulary != known.tasks[0].vocabulary
-    ):
+    if known is not None and not known.covers(schema):
         raise UsageError(
             f"{config.policy}: the policy was made for {known.tasks[0].name} "
-            f"{dict(known.tasks[0].kwargs)}; {name} {dict(given)} has other spaces or goals. "
+            f"{dict(known.tasks[0].kwargs)}; {name} {dict(given)} has other spaces or goals, or "
+            f"longer instructions. "
             f"Leave TASK and --task-args out to evaluate on its own task."
         )
     return schema

@@ -42,10 +42,10 @@ class PolicyInputs:
 
 
 def encode_instruction(instruction: Sequence[int], most_goals: int) -> Array:
-    """`[goals]`, int64: goal ids + 1, then zeros. Goals beyond the policy's capacity are cut."""
+    """`[goals]`, int64: goal ids + 1, then zeros; no longer than `most_goals`."""
     row = np.zeros(max(1, most_goals), np.int64)
-    kept = instruction[: len(row)]
-    row[: len(kept)] = np.asarray(kept, np.int64) + 1
+    assert len(instruction) <= len(row), (instruction, most_goals)  # `DatasetSchema.covers`
+    row[: len(instruction)] = np.asarray(instruction, np.int64) + 1
     return row
 
 

@@ -83,6 +83,21 @@ class DatasetSchema:
             *self.info_leaves,
         )
 
+    def covers(self, other: "DatasetSchema") -> bool:
+        """Whether a policy made for this schema can see and act on the other's episodes.
+
+        Spaces and goal vocabulary must be equal, and no instruction longer than the policy reads.
+        """
+        most_goals, other_most_goals = (
+            max(task.max_instruction_length for task in schema.tasks) for schema in (self, other)
+        )
+        return (
+            self.observation_space == other.observation_space
+            and self.action_space == other.action_space
+            and self.tasks[0].vocabulary == other.tasks[0].vocabulary
+            and other_most_goals <= most_goals
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The schema as plain JSON values; each vocabulary once, by its hash."""
         return {

@@ -15,8 +15,11 @@ from retold.collect.command import CollectConfig, collect
 from retold.collect.replay import replay_episode
 from retold.dataset.log import CommitLog
 from retold.dataset.reader import DatasetReader
+from retold.evaluate.command import EvaluateConfig, evaluate
 from retold.schemas.episode import Episode
-from retold.schemas.errors import DatasetError
+from retold.schemas.errors import DatasetError, UsageError
+from retold.train.command import train
+from retold.train.config import TrainConfig
 
 
 def make_config(path: Path, episodes: int = 9) -> CollectConfig:
@@ -70,6 +73,43 @@ def test_other_settings_under_one_seed_are_refused(tmp_path: Path) -> None:
         (tmp_path / "other").mkdir()
         (tmp_path / "other" / "file").touch()
         collect(make_config(tmp_path / "other"))
+
+
+def test_two_collectors_of_overlapping_ranges_never_double_an_episode(tmp_path: Path) -> None:
+    path = tmp_path / "raw"
+    command = [Path(sys.executable).with_name("retold"), "collect", "maze", path]
+    processes = [
+        subprocess.Popen(
+            [*command, "--episodes", "150", "--first", first],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for first in ("0", "50")
+    ]
+    messages = [process.communicate(timeout=120)[1] for process in processes]
+    with DatasetReader.open(path) as reader:
+        ids = reader.table["episode_id"].to_pylist()
+    assert len(ids) == len(set(ids)) >= 150
+    # The second to commit is told so, unless it started late enough to find nothing missing.
+    assert sorted(process.returncode for process in processes) in ([0, 0], [0, 1])
+    assert all("Traceback" not in message for message in messages)
+
+
+def test_a_policy_of_other_goals_is_refused(tmp_path: Path) -> None:
+    run, raw = tmp_path / "run", tmp_path / "raw"
+    collect(make_config(raw, 3))
+    train(TrainConfig(run=run, data=(raw,), updates=1, model_width=16, heads=2, batch_size=2))
+    for task_args in ({"size": 9}, {"size": 7, "goals": [1, 5]}):
+        other = replace(
+            make_config(tmp_path / "other"), policy=str(run), task_args=task_args, seed=1
+        )
+        with pytest.raises(UsageError, match="spaces or goals"):
+            collect(other)
+        with pytest.raises(UsageError, match="spaces or goals"):
+            evaluate(EvaluateConfig(policy=run, task_args=task_args, episodes=1))
+        assert not (tmp_path / "other").exists()
 
 
 def test_stored_episodes_replay_and_a_changed_one_does_not(tmp_path: Path) -> None:

@@ -2,13 +2,11 @@
 
 import logging
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Self
 
 import numpy as np
@@ -24,6 +22,7 @@ from retold.schemas.commit import Snapshot
 from retold.schemas.episode import Window
 from retold.schemas.errors import RunError, UsageError
 from retold.schemas.spaces import DiscreteSpace
+from retold.schemas.stop_signals import note_stop_signals
 from retold.train.batch import make_batch
 from retold.train.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
 from retold.train.config import TrainConfig
@@ -69,7 +68,7 @@ def train(config: TrainConfig) -> TrainResult:
     checkpoints = list_checkpoints(config.run)
     state, facts = read_checkpoint(checkpoints[-1]) if checkpoints else (None, {})
     metrics: dict[str, float] = {}
-    with ExitStack() as stack, _noted_signals() as stopped:
+    with ExitStack() as stack, note_stop_signals() as stopped:
         if config.follow:
             _wait_for_data(config, stopped)
             if number := stopped():
@@ -207,14 +206,11 @@ def _check_data(config: TrainConfig) -> None:
 
 def _check_fits(reader: DatasetReader, first: DatasetReader) -> None:
     one, other = first.schema, reader.schema
-    if (
-        one.observation_space != other.observation_space
-        or one.action_space != other.action_space
-        or one.tasks[0].vocabulary != other.tasks[0].vocabulary
-    ):
+    if not one.covers(other):
         raise UsageError(
             f"{reader.path}: it holds {other.tasks[0].name}, whose spaces or goals differ from "
-            f"those of {first.path} ({one.tasks[0].name}). Train them in two runs."
+            f"those of {first.path} ({one.tasks[0].name}), or whose instructions are longer. Name "
+            f"the dataset with the longest instructions first, or train in two runs."
         )
 
 
@@ -232,22 +228,3 @@ def _has_episodes(path: Path) -> bool:
         return False
     with DatasetReader.open(path) as reader:
         return len(reader) > 0
-
-
-@contextmanager
-def _noted_signals() -> Iterator[Callable[[], int]]:
-    """SIGTERM and SIGINT end training after the update that they interrupt."""
-    received = [0]
-
-    def note(number: int, frame: FrameType | None) -> None:
-        received[0] = number
-
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: 0
-        return
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield lambda: received[0]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
