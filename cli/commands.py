@@ -57,6 +57,28 @@ COMMANDS = {
         ),
         Command(
             line=CommandLine(
+                command="explain",
+                sentence="Show an episode's goals as a time line, with every instruction put to it.",
+                example="retold explain runs/maze/retold 0",
+                positional=("dataset", "episode"),
+                has_config_file=False,
+            ),
+            config="retold.cli.explain:ExplainConfig",
+            work="retold.cli.explain:explain",
+        ),
+        Command(
+            line=CommandLine(
+                command="coverage",
+                sentence="Report what relabelling adds: goals, reward density, returns.",
+                example="retold coverage runs/maze/retold --figure coverage.png",
+                positional=("dataset",),
+                has_config_file=False,
+            ),
+            config="retold.cli.coverage:CoverageConfig",
+            work="retold.cli.coverage:report_coverage",
+        ),
+        Command(
+            line=CommandLine(
                 command="train",
                 sentence="Learn a policy from datasets and publish it in the run's registry.",
                 example="retold train runs/maze/run --data runs/maze/raw --weight 1"

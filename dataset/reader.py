@@ -32,7 +32,7 @@ class DatasetReader:
         self.dataset_id = log.dataset_id
         self.snapshot = snapshot
         self.shards: tuple[ShardEntry, ...] = log.live_shards(snapshot.number)
-        schemas = {entry.schema: _read_schema(self.path, entry.schema) for entry in self.shards}
+        schemas = {entry.schema: read_schema(self.path, entry.schema) for entry in self.shards}
         self._shards = [ShardReader(self.path, e, schemas[e.schema]) for e in self.shards]
         self._schemas = schemas
         self._first_rows = np.cumsum([0, *(entry.episodes for entry in self.shards)]).tolist()
@@ -137,6 +137,10 @@ class DatasetReader:
             f"{self.path}: episode {episode!r}: {what}. Give a row number below {len(self)}, or an "
             f"episode's id or at least 4 digits that begin only one."
         )
+
+    def find_id(self, episode_id: str) -> int | None:
+        """The row of a live episode by its whole id, or None."""
+        return self._rows_by_id.get(episode_id)
 
     def record(self, row: int) -> EpisodeRecord:
         """The table row of an episode."""
@@ -304,7 +308,8 @@ def _derive(record: EpisodeRecord) -> Outcome:
     )
 
 
-def _read_schema(dataset: Path, sha256: str) -> DatasetSchema:
+def read_schema(dataset: Path, sha256: str) -> DatasetSchema:
+    """A schema of a dataset, checked against its name."""
     path = dataset / "schemas" / f"{sha256}.json"
     try:
         schema = DatasetSchema.from_json(json.loads(path.read_bytes()))

@@ -3,22 +3,24 @@
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from retold.dataset.files import link_exclusively, sync_folder, write_durably
-from retold.dataset.table import write_table
+from retold.dataset.table import make_table, write_table
 from retold.dataset.validation import check_episodes
 from retold.dataset.zarr_codec import Profile
 from retold.dataset.zarr_writer import write_array, write_group
 from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import ShardEntry
 from retold.schemas.dataset_schema import TRANSITION_LEAVES, DatasetSchema
-from retold.schemas.episode import Episode, EpisodeRecord
+from retold.schemas.episode import Episode
 from retold.schemas.errors import DatasetError
 from retold.schemas.faults import reach
 from retold.schemas.manifest import FileEntry, Manifest
@@ -54,21 +56,18 @@ def write_raw_shard(
     rows = [episode.length + 1 for episode in episodes]
     counts = [len(episode.event_step) for episode in episodes]
     placement = {"offset": _starts(rows), "event_offset": _starts(counts), "event_count": counts}
-    records = [episode.record for episode in episodes]
-    return _write_shard(dataset, records, placement, schema, fill, profile, "raw")
+    table = make_table([episode.record for episode in episodes], placement)
+    return _write_shard(dataset, table, schema, fill, profile, "raw")
 
 
-def write_variant_shard(
-    dataset: Path, records: Sequence[EpisodeRecord], schema: DatasetSchema
-) -> ShardEntry:
+def write_variant_shard(dataset: Path, table: pa.Table, schema: DatasetSchema) -> ShardEntry:
     """Write variants as one shard: table rows only, whose arrays are those of their sources."""
-    return _write_shard(dataset, records, {}, schema, lambda folder: None, "fast", "variant")
+    return _write_shard(dataset, table, schema, lambda folder: None, "fast", "variant")
 
 
 def _write_shard(
     dataset: Path,
-    records: Sequence[EpisodeRecord],
-    placement: Mapping[str, Sequence[int]],
+    table: pa.Table,
     schema: DatasetSchema,
     fill: Callable[[Path], None],
     profile: Profile,
@@ -76,17 +75,18 @@ def _write_shard(
 ) -> ShardEntry:
     """Build under `tmp/`, sync, rename to `shards/<2 hex>/<id>`; an equal target is success."""
     folder = dataset / "tmp" / uuid.uuid4().hex
+    steps = int(pc.sum(table["length"]).as_py())
     reach("shard-before")
     try:
         _write_schema(dataset, schema)
         folder.mkdir(parents=True)
         fill(folder)
         reach("shard-inside")
-        write_table(folder / "episodes.parquet", records, placement)
+        write_table(folder / "episodes.parquet", table)
         manifest = Manifest(
             files=_list_files(folder),
-            episodes=len(records),
-            rows=sum(record.length + 1 for record in records) if kind == "raw" else 0,
+            episodes=len(table),
+            rows=steps + len(table) if kind == "raw" else 0,
             profile=profile,
         )
         write_durably(folder / "manifest.json", manifest.encoded)
@@ -104,8 +104,8 @@ def _write_shard(
         sha256=manifest.sha256,
         schema=schema.sha256,
         kind=kind,
-        episodes=len(records),
-        steps=sum(record.length for record in records),
+        episodes=len(table),
+        steps=steps,
         bytes=sum(file.bytes for file in manifest.files) + len(manifest.encoded),
     )
 

@@ -47,22 +47,26 @@ _RECORD_FIELDS = tuple(field.name for field in fields(EpisodeRecord))
 _NEVER_REPEATED = frozenset({"episode_id", "offset", "event_offset"})
 
 
-def write_table(
-    path: Path, records: Sequence[EpisodeRecord], placement: Mapping[str, Sequence[int]]
-) -> None:
-    """Write the table of one shard.
+def make_table(
+    records: Sequence[EpisodeRecord], placement: Mapping[str, Sequence[int]]
+) -> pa.Table:
+    """The rows of some episodes.
 
     Args:
-        path: the file to make.
         records: one an episode, in the shard's order.
         placement: `offset`, `event_offset` and `event_count` of each episode; empty for variants.
     """
     columns = {name: [getattr(record, name) for record in records] for name in _RECORD_FIELDS}
     for name in ("offset", "event_offset", "event_count"):
         columns[name] = list(placement.get(name, [None] * len(records)))
+    return pa.table(columns, schema=TABLE_SCHEMA)
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write the table of one shard, with the columns of `TABLE_SCHEMA`."""
     # Dictionaries pay where values repeat; ids never do. Statistics would only add bytes.
     pq.write_table(
-        pa.table(columns, schema=TABLE_SCHEMA),
+        table,
         path,
         compression="zstd",
         use_dictionary=[

@@ -1,23 +1,40 @@
 """`retold relabel`: retell the episodes of a dataset under instructions they happened to follow."""
 
-import logging
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from retold.dataset.expression import parse_condition
 from retold.dataset.log import CommitLog
 from retold.dataset.pins import pin
 from retold.dataset.reader import DatasetReader
-from retold.relabel.graph import run_shards
-from retold.relabel.strategies import Strategy
-from retold.schemas.canonical import encode_json, sha256_hex
-from retold.schemas.commit import Commit, SourceEntry
-from retold.schemas.errors import ConflictError, DatasetError, UsageError
-from retold.schemas.instruction import REWARD_VERSION
+from retold.relabel.generation import (
+    Generation,
+    find_retold,
+    find_retold_rows,
+    refuse_repeats,
+)
+from retold.relabel.graph import TaskRunner
+from retold.relabel.options import GoalStatistics, RelabelOptions
+from retold.relabel.progress import show_progress
+from retold.relabel.shard_task import (
+    FILTER_COLUMNS,
+    ShardResult,
+    SourceShard,
+    count_shard,
+    retell_shard,
+)
+from retold.relabel.statistics import MOST_CHAINED_GOALS, GoalCounts
+from retold.relabel.strategies import find_strategy
+from retold.schemas.commit import SourceEntry
+from retold.schemas.errors import DatasetError, UsageError
 
-logger = logging.getLogger(__name__)
+_COUNTING = frozenset({"rare", "chain"})
+"""Strategies that read counts over the whole dataset."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,27 +45,62 @@ class RelabelConfig:
     """Dataset whose episodes are retold. It is never changed."""
     target: Path
     """Dataset of variants to append to; made if there is none."""
-    strategy: Strategy = "some"
-    """`some` replaces a random number of the goals that were missed, `all` every one."""
+    strategy: str = "some"
+    """How goals are chosen: some, all, all-or-nothing, rare, rare-in-episode, chain, final, future,
+    episode, or a function of your own as module:function."""
     variants: int = 4
     """Variants of each episode; those equal to the original or to one another are dropped."""
     seed: int = 0
     """Seed of the draws. Another seed or strategy makes a new generation beside the old one."""
+    length_weights: tuple[float, ...] = field(default=())
+    """Chance of instructions of 1, 2, ... goals, in any scale; none keeps each episode's own
+    length."""
+    goal_limit: int | None = None
+    """Most variants of an episode in which one goal stands that its original lacks."""
+    filter: str | None = None
+    """Only retell episodes that meet this condition on their table rows, e.g. 'episode_return == 0
+    and events >= 3'."""
+    commit_every: int | None = None
+    """Source shards of one commit; none makes one commit of the whole run."""
     workers: int = 2
     """Dask worker processes on this machine; 0 retells in this process, without Dask."""
     scheduler: str | None = None
     """Address of a running Dask scheduler, used instead of local workers."""
 
     def __post_init__(self) -> None:
-        for name, minimum in (("variants", 1), ("seed", 0), ("workers", 0)):
-            if getattr(self, name) < minimum:
-                raise UsageError(
-                    f"--{name} is {getattr(self, name)}, but must be at least {minimum}."
-                )
+        for name, minimum in (
+            *(("variants", 1), ("seed", 0), ("workers", 0)),
+            *(("goal_limit", 1), ("commit_every", 1)),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < minimum:
+                flag = name.replace("_", "-")
+                raise UsageError(f"--{flag} is {value}, but must be at least {minimum}.")
+        if self.length_weights and (
+            min(self.length_weights) < 0 or not 0 < sum(self.length_weights) < float("inf")
+        ):
+            raise UsageError(
+                f"--length-weights is {self.length_weights}. Give numbers of at least 0, not all "
+                f"of them 0."
+            )
         if self.source.resolve() == self.target.resolve():
             raise UsageError(
                 f"{self.target}: source and target are the same dataset. Give another target."
             )
+        find_strategy(self.strategy)
+        if self.filter is not None:
+            parse_condition(self.filter, FILTER_COLUMNS)
+
+    @property
+    def options(self) -> RelabelOptions:
+        """What decides what a variant says."""
+        return RelabelOptions(
+            strategy=self.strategy,
+            variants=self.variants,
+            seed=self.seed,
+            length_weights=self.length_weights,
+            goal_limit=self.goal_limit,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +113,9 @@ class RelabelResult:
     skipped: int
     """Source shards that had been retold the same way before."""
     episodes: int
+    """Episodes retold."""
+    filtered: int
+    """Episodes that the filter kept out."""
     variants: int
     dropped: int
     """Variants that equalled the original or one another."""
@@ -70,56 +125,83 @@ class RelabelResult:
 
 
 def relabel(config: RelabelConfig) -> RelabelResult:
-    """Retell the source shards that have not been retold this way, in one commit.
+    """Retell the source shards that have not been retold this way.
 
     Raises:
-        DatasetError: the source has no episodes with goals, or a worker failed.
+        DatasetError: the source has no episodes with goals, the target holds variants that these
+            would double, or a worker failed. What was committed before stays.
     """
     with DatasetReader.open(config.source) as reader:
-        _check_goals(reader)
+        _check_goals(reader, config)
         snapshot = reader.snapshot
-        raw = [entry for entry in reader.shards if entry.kind == "raw"]
-    log = CommitLog.create(config.target)
-    generation = {
-        "source": snapshot.dataset_id,
-        "strategy": config.strategy,
-        "variants": config.variants,
-        "seed": config.seed,
-        "reward_version": REWARD_VERSION,
-    }
-    base = log.head()
-    known = _find_retold(list(log.commits()), generation)
-    todo = [entry.shard_id for entry in raw if entry.shard_id not in known]
-    pin_id = "relabel-" + sha256_hex(encode_json([log.dataset_id, generation]))[:16]
-    results = []
+        log = CommitLog.create(config.target)
+        generation = Generation(
+            source=snapshot.dataset_id, options=config.options, condition=config.filter
+        )
+        base = log.head()
+        commits = list(log.commits())
+        generation.refuse_doubles(log, commits)
+        known = find_retold(commits, generation)
+        shards = [
+            SourceShard(reader.path.resolve(), reader.dataset_id, entry, config.filter)
+            for entry in reader.shards
+            if entry.kind == "raw"
+        ]
+        todo = [shard for shard in shards if shard.entry.shard_id not in known]
+        if known:
+            todo = [_without_retold(shard, reader, log, generation) for shard in todo]
+    results: list[ShardResult] = []
     if todo:
-        with pin(config.source, pin_id, f"relabel into {log.dataset_id}", snapshot):
-            results = run_shards(config, snapshot.number, todo)
-            log.append(
-                operation="relabel",
-                base=base,
-                added=[result.entry for result in results if result.entry is not None],
-                sources={snapshot.dataset_id: SourceEntry(snapshot, _locations(config))},
-                details={"generation": generation, "source_shards": todo},
-                check=lambda since: _refuse_repeats(log, since, generation, todo),
-            )
-    head = log.head()
-    entries = [result.entry for result in results if result.entry is not None]
-    variants = sum(entry.episodes for entry in entries)
-    return RelabelResult(
-        target=str(config.target),
-        shards=len(todo),
-        skipped=len(raw) - len(todo),
-        episodes=sum(result.episodes for result in results),
-        variants=variants,
-        dropped=sum(result.dropped for result in results),
-        bytes_per_variant=sum(e.bytes for e in entries) / variants if variants else None,
-        snapshot=None if head is None else head.number,
-    )
+        with (
+            pin(reader.path, generation.pin_id(log), f"relabel into {log.dataset_id}", snapshot),
+            TaskRunner(min(config.workers, len(todo)), config.scheduler) as runner,
+        ):
+            statistics = _count(runner, shards, config) if config.strategy in _COUNTING else None
+            for part in _retell(runner, todo, config, statistics):
+                base = log.append(
+                    operation="relabel",
+                    base=base,
+                    added=[result.entry for result in part if result.entry is not None],
+                    sources={snapshot.dataset_id: SourceEntry(snapshot, _locations(config))},
+                    details=_details(generation, part),
+                    check=partial(refuse_repeats, log, generation, part),
+                )
+                results += part
+    return _summarize(config, log, results, skipped=len(shards) - len(todo))
 
 
-def _check_goals(reader: DatasetReader) -> None:
-    if any(task.vocabulary is None for task in reader.schema.tasks):
+def _count(
+    runner: TaskRunner, shards: Sequence[SourceShard], config: RelabelConfig
+) -> GoalStatistics:
+    """The first pass: over all shards of the snapshot, also those that were retold before."""
+    names = [shard.entry.shard_id for shard in shards]
+    with_order = config.strategy == "chain"
+    found = runner.map(count_shard, [(shard, with_order) for shard in shards], names)
+    counts = [part for part in show_progress(found, len(shards), "shards counted") if part]
+    if not counts:
+        raise DatasetError(
+            f"{config.source}: no episode is left to count goals in. Loosen --filter."
+        )
+    return GoalCounts.sum(counts).statistics()
+
+
+def _retell(
+    runner: TaskRunner,
+    todo: Sequence[SourceShard],
+    config: RelabelConfig,
+    statistics: GoalStatistics | None,
+) -> Iterator[list[ShardResult]]:
+    """The results of the second pass in order, as many together as make one commit."""
+    calls = [(shard, config.target.resolve(), config.options, statistics) for shard in todo]
+    names = [shard.entry.shard_id for shard in todo]
+    results = show_progress(runner.map(retell_shard, calls, names), len(todo), "shards retold")
+    while part := list(islice(results, config.commit_every or len(todo))):
+        yield part
+
+
+def _check_goals(reader: DatasetReader, config: RelabelConfig) -> None:
+    sizes = [task.vocabulary.size for task in reader.schema.tasks if task.vocabulary]
+    if len(sizes) < len(reader.schema.tasks):
         raise DatasetError(
             f"{reader.path}: task {reader.schema.tasks[0].name} has no goals, so there is nothing "
             f"to retell. Train on the dataset as it is."
@@ -129,25 +211,51 @@ def _check_goals(reader: DatasetReader) -> None:
             f"{reader.path}: the dataset holds variants only. Retell the dataset that they were "
             f"made from."
         )
+    if config.strategy == "chain" and max(sizes) > MOST_CHAINED_GOALS:
+        raise DatasetError(
+            f"{reader.path}: --strategy chain counts what comes before what, for up to "
+            f"{MOST_CHAINED_GOALS} goals, but the task has {max(sizes)}. Choose --strategy rare."
+        )
 
 
-def _find_retold(commits: Sequence[Commit], generation: dict[str, Any]) -> set[str]:
-    """Source shards that were retold this way, also those that gave no variant."""
+def _without_retold(
+    shard: SourceShard, reader: DatasetReader, log: CommitLog, generation: Generation
+) -> SourceShard:
+    rows = find_retold_rows(reader, shard.entry.shard_id, log, generation)
+    return replace(shard, retold_before=rows)
+
+
+def _details(generation: Generation, part: Sequence[ShardResult]) -> dict[str, Any]:
     return {
-        shard_id
-        for commit in commits
-        if commit.operation == "relabel" and commit.details["generation"] == generation
-        for shard_id in commit.details["source_shards"]
+        "generation": generation.to_json(),
+        "source_shards": [result.source_shard for result in part],
+        "retold_as": {
+            result.source_shard: result.entry.shard_id
+            for result in part
+            if result.entry is not None
+        },
+        "episodes": sum(result.episodes for result in part),
+        "dropped": sum(result.dropped for result in part),
     }
 
 
-def _refuse_repeats(
-    log: CommitLog, since: Sequence[Commit], generation: dict[str, Any], todo: Sequence[str]
-) -> None:
-    if _find_retold(since, generation) & set(todo):
-        raise ConflictError(
-            f"{log.path}: another process retold the same shards meanwhile. Run again."
-        )
+def _summarize(
+    config: RelabelConfig, log: CommitLog, results: Sequence[ShardResult], skipped: int
+) -> RelabelResult:
+    entries = [result.entry for result in results if result.entry is not None]
+    variants = sum(entry.episodes for entry in entries)
+    head = log.head()
+    return RelabelResult(
+        target=str(config.target),
+        shards=len(results),
+        skipped=skipped,
+        episodes=sum(result.episodes for result in results),
+        filtered=sum(result.filtered for result in results),
+        variants=variants,
+        dropped=sum(result.dropped for result in results),
+        bytes_per_variant=sum(e.bytes for e in entries) / variants if variants else None,
+        snapshot=None if head is None else head.number,
+    )
 
 
 def _locations(config: RelabelConfig) -> tuple[str, ...]:

@@ -1,21 +1,48 @@
-"""One task of the graph: retell one source shard into one shard of the target."""
+"""The tasks of the graph: count the goals of one source shard, or retell it into one shard."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
-from retold.dataset.reader import DatasetReader
+from retold.dataset.expression import parse_condition
+from retold.dataset.reader import read_schema
+from retold.dataset.shard_reader import ShardReader
 from retold.dataset.shard_writer import write_variant_shard
-from retold.relabel.onsets import find_onsets
-from retold.relabel.strategies import Strategy, retell_instruction
+from retold.dataset.table import TABLE_SCHEMA
+from retold.relabel.draws import episode_keys
+from retold.relabel.options import GoalStatistics, RelabelOptions
+from retold.relabel.retelling import retell_batch
+from retold.relabel.source_shard import EpisodeBatch, read_batches
+from retold.relabel.statistics import GoalCounts, count_goals
+from retold.relabel.strategies import STRATEGIES, find_strategy
+from retold.relabel.variant_table import make_variant_table
 from retold.schemas.commit import ShardEntry
-from retold.schemas.episode import EpisodeRecord
-from retold.schemas.identity import make_variant_id, random_stream
-from retold.schemas.instruction import retell
+from retold.schemas.errors import RelabelError
 
-_MOST_DRAWS = 9
-"""A variant that is not new is drawn again up to 8 times."""
+_PLACEMENT = ("offset", "event_offset", "event_count")
+FILTER_COLUMNS = (*(name for name in TABLE_SCHEMA.names if name not in _PLACEMENT), "events")
+"""What a condition may name: columns of the episode table, and the number of goal events."""
+
+
+@dataclass(frozen=True)
+class SourceShard:
+    """A raw shard to be retold."""
+
+    dataset: Path
+    dataset_id: str
+    entry: ShardEntry
+    condition: str | None = None
+    """Which episodes are retold, over `FILTER_COLUMNS`; all if None."""
+    retold_before: frozenset[int] = frozenset()
+    """Rows that have variants of this generation already, from before the source was compacted."""
+
+    def open(self) -> ShardReader:
+        """Read it."""
+        return ShardReader(self.dataset, self.entry, read_schema(self.dataset, self.entry.schema))
 
 
 @dataclass(frozen=True)
@@ -26,83 +53,99 @@ class ShardResult:
     entry: ShardEntry | None
     """None if no variant was new."""
     episodes: int
+    """Episodes retold: those that the filter let through."""
+    filtered: int
+    """Episodes that the filter kept out."""
     dropped: int
     """Variants given up because they equalled the original or one another."""
 
 
 def retell_shard(
-    source: Path,
-    snapshot: int,
-    shard_id: str,
+    source: SourceShard,
     target: Path,
-    strategy: Strategy,
-    variants: int,
-    seed: int,
+    options: RelabelOptions,
+    statistics: GoalStatistics | None = None,
 ) -> ShardResult:
-    """Retell every raw episode of a shard, in its order; the shard's bytes follow from the arguments.
+    """Retell the raw episodes of a shard, in order; the shard's bytes follow from the arguments.
 
     Whoever runs this, and however often, writes the same shard.
+
+    Args:
+        source: the shard.
+        target: dataset that the variants go to.
+        options: how to retell.
+        statistics: of the whole source, for the strategies that ask for it.
     """
-    with DatasetReader.open(source, snapshot=snapshot) as reader:
-        schema = reader.shard_reader(shard_id).schema
-        records: list[EpisodeRecord] = []
-        rows = reader.shard_rows(shard_id)
-        for row in rows:
-            records += retell_episode(reader, row, strategy, variants, seed)
-        entry = write_variant_shard(target, records, schema) if records else None
-    return ShardResult(shard_id, entry, len(rows), len(rows) * variants - len(records))
+    shard = source.open()
+    rows = _chosen_rows(shard.table, source.condition)
+    rows = rows[~np.isin(rows, list(source.retold_before))]
+    strategy = find_strategy(options.strategy)
+    tables, retold = [], 0
+    for batch, ids in _batches(shard, rows, statistics):
+        task = shard.schema.tasks[batch.task]
+        try:
+            variants = retell_batch(
+                batch.history,
+                episode_keys(options.seed, f"relabel {options.label}", ids),
+                strategy,
+                variants=options.variants,
+                length_weights=options.weights(task.max_instruction_length),
+                goal_limit=options.goal_limit,
+                most_goals=task.max_instruction_length,
+            )
+        except Exception as error:
+            if options.strategy in STRATEGIES:
+                raise
+            raise RelabelError(
+                f"--strategy {options.strategy}: {type(error).__name__}: {error} Nothing was "
+                f"committed; mend the function."
+            ) from error
+        retold += len(ids)
+        tables.append(
+            make_variant_table(variants, shard.table.take(batch.rows), source.dataset_id, options)
+        )
+    made = pa.concat_tables(tables) if tables else TABLE_SCHEMA.empty_table()
+    entry = write_variant_shard(target, made, shard.schema) if len(made) else None
+    return ShardResult(
+        source_shard=source.entry.shard_id,
+        entry=entry,
+        episodes=retold,
+        filtered=source.entry.episodes - len(source.retold_before) - len(rows),
+        dropped=retold * options.variants - len(made),
+    )
 
 
-def retell_episode(
-    reader: DatasetReader, row: int, strategy: Strategy, variants: int, seed: int
-) -> list[EpisodeRecord]:
-    """The new variants of one episode. They depend on its id, the strategy and the seed alone."""
-    source = reader.record(row)
-    shard, _ = reader.shard_of(row)
-    vocabulary = shard.schema.tasks[source.task].vocabulary
-    assert vocabulary is not None
-    step, goal = reader.read_events(row)
-    onset = find_onsets(step, goal, source.initial_goals, vocabulary)
-    onset_step, onset_goal = step[onset], goal[onset]
-    rng = random_stream(seed, f"relabel {strategy}", source.episode_id)
-    known = {source.instruction}
-    records = []
-    for number in range(variants):
-        for _ in range(_MOST_DRAWS):
-            told = retell_instruction(
-                strategy, source.instruction, source.completed, onset_step, onset_goal, rng
+def count_shard(source: SourceShard, with_order: bool) -> GoalCounts | None:
+    """The goal counts of a shard; None if no episode is chosen."""
+    shard = source.open()
+    rows = _chosen_rows(shard.table, source.condition)
+    parts = [
+        count_goals(batch.history, with_order=with_order)
+        for batch, _ in _batches(shard, rows, None)
+    ]
+    return GoalCounts.sum(parts) if parts else None
+
+
+def _chosen_rows(table: pa.Table, condition: str | None) -> NDArray[np.int64]:
+    """`[chosen]`, rising: rows of a shard's table that meet a condition."""
+    if condition is None:
+        return np.arange(len(table))
+    meets = parse_condition(condition, FILTER_COLUMNS)
+    table = table.append_column("events", table["event_count"])
+    return np.array([row for row, values in enumerate(table.to_pylist()) if meets(values)], int)
+
+
+def _batches(
+    shard: ShardReader, rows: NDArray[np.int64], statistics: GoalStatistics | None
+) -> Iterator[tuple[EpisodeBatch, list[str]]]:
+    """Batches with what was counted before, and the ids of their episodes."""
+    for batch in read_batches(shard, rows):
+        ids: list[str] = shard.table["episode_id"].take(batch.rows).to_pylist()
+        if statistics is not None:
+            history = replace(
+                batch.history,
+                goal_weight=statistics.goal_weight,
+                prerequisites=statistics.prerequisites,
             )
-            if told not in known:
-                break
-        else:
-            continue
-        known.add(told)
-        outcome = retell(
-            told,
-            step,
-            goal,
-            source_length=source.length,
-            environment_terminated=source.environment_terminated,
-        )
-        is_whole = outcome.length == source.length
-        records.append(
-            EpisodeRecord(
-                episode_id=make_variant_id(source.episode_id, strategy, seed, number),
-                task=source.task,
-                length=outcome.length,
-                episode_return=float(outcome.reward.sum(dtype=np.float64)),
-                terminated=bool(outcome.terminated[-1]),
-                truncated=bool(outcome.truncated[-1]),
-                environment_terminated=source.environment_terminated and is_whole,
-                success=len(outcome.completed) == len(told),
-                instruction=told,
-                completed=tuple(outcome.completed.tolist()),
-                initial_goals=source.initial_goals,
-                source_dataset_id=reader.dataset_id,
-                source_episode_id=source.episode_id,
-                strategy=strategy,
-                relabel_seed=seed,
-                variant=number,
-            )
-        )
-    return records
+            batch = replace(batch, history=history)
+        yield batch, ids

@@ -39,3 +39,7 @@ class RunError(RetoldError):
 
 class EnvironmentFailure(RetoldError):
     """An environment raised, or returned something outside its declared spaces."""
+
+
+class RelabelError(RetoldError):
+    """A hindsight strategy broke its contract."""

@@ -1,0 +1,20 @@
+"""What a strategy is asked for."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retold.relabel.draws import Draws
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Which episodes are to be told anew, and how long; one instruction a plan."""
+
+    episode: NDArray[np.int64]
+    """`[plans]`: index into the batch."""
+    goals: NDArray[np.int64]
+    """`[plans]`: wanted length of each new instruction; with too few onsets it is shorter."""
+    draws: Draws
+    """`[plans]`: a stream for each plan."""
