@@ -13,6 +13,8 @@ from retold.relabel.audit import audit_rewards
 from retold.relabel.command import RelabelConfig, relabel
 from retold.relabel.coverage import measure_coverage
 from retold.relabel.explanation import explain_episode
+from retold.relabel.options import RelabelOptions
+from retold.relabel.shard_task import SourceShard, retell_shard
 from retold.relabel.strategies import STRATEGIES
 from retold.schemas.errors import DatasetError, RelabelError, UsageError
 from retold.schemas.instruction import retell
@@ -83,13 +85,43 @@ def test_variants_are_new_and_pass_the_audits(source: Path, tmp_path: Path, stra
         assert len(told) == len(reader)
 
 
-def test_workers_do_not_change_a_byte(source: Path, tmp_path: Path) -> None:
+def test_workers_order_and_a_killed_one_do_not_change_a_byte(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "killed"
+    (tmp_path / "deadly.py").write_text(
+        "import os, pathlib, signal\n"
+        "from retold.relabel.strategies import some\n"
+        f"MARKER = pathlib.Path({str(marker)!r})\n"
+        "def once(history, plan):\n"
+        "    if not MARKER.exists():\n"
+        "        MARKER.touch()\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return some(history, plan)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     ids = []
-    for workers in (0, 2):
-        target = tmp_path / str(workers)
-        relabel(RelabelConfig(source=source, target=target, workers=workers))
+    for workers, strategy in ((2, "deadly:once"), (0, "deadly:once"), (1, "deadly:once")):
+        target = tmp_path / f"{workers}"
+        relabel(RelabelConfig(source=source, target=target, workers=workers, strategy=strategy))
         ids.append(shard_ids(target))
-    assert ids[0] == ids[1] and len(ids[0]) == 2
+        assert marker.exists() and audit_rewards(target) == []
+    assert ids[0] == ids[1] == ids[2] and len(ids[0]) == 2
+    with DatasetReader.open(source) as reader:
+        options = RelabelOptions(strategy="deadly:once")
+        shards = [SourceShard(source, reader.dataset_id, entry) for entry in reader.shards]
+    target = CommitLog.create(tmp_path / "4").path
+    backwards = [retell_shard(shard, target, options).entry for shard in shards[::-1]]
+    assert [entry.shard_id for entry in backwards[::-1] if entry] == ids[0]
+
+
+@pytest.mark.long
+def test_four_workers_make_what_none_makes(source: Path, tmp_path: Path) -> None:
+    for workers in (0, 1, 2, 4):
+        relabel(RelabelConfig(source=source, target=tmp_path / f"{workers}", workers=workers))
+    found = [shard_ids(tmp_path / f"{workers}") for workers in (0, 1, 2, 4)]
+    assert found[0] == found[1] == found[2] == found[3]
 
 
 def test_only_new_shards_are_retold(tmp_path: Path) -> None:
