@@ -106,6 +106,8 @@ class ShardReader:
     def read_info(self, path: str, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Values `[stop - start, ...]` of a declared info, and the mask of those that are there."""
         present = self._resident_column(f"{path}/present")[start:stop].copy()
+        if self._leaves[path].is_ragged:
+            return self._read_text(f"{path}/data", start, stop), present
         return self.array(f"{path}/data").read(start, stop), present
 
     def read_events(self, start: int, stop: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
