@@ -105,8 +105,18 @@ def _export(config: ExportConfig, reader: DatasetReader) -> None:
 
 
 def _left_out(config: ExportConfig, reader: DatasetReader) -> tuple[str, ...]:
-    """What the other formats cannot hold: goals, soft resets, and who acted."""
-    if config.format == "parquet" or all(task.is_imported for task in reader.schema.tasks):
-        return ()
-    has_goals = any(task.vocabulary is not None for task in reader.schema.tasks)
-    return (*(("goal events", "instructions") if has_goals else ()), "soft resets", "policies")
+    """What the other format has no place for."""
+    tasks, leaves = reader.schema.tasks, reader.schema.info_leaves
+    left_out = []
+    if config.format != "parquet" and not all(task.is_imported for task in tasks):
+        if any(task.vocabulary is not None for task in tasks):
+            left_out += ["goal events", "instructions"]
+        left_out += ["soft resets", "policies"]
+    if config.format == "hdf5" and "hdf5" not in tasks[0].kwargs:
+        if config.layout != "robomimic":
+            left_out.append("seeds, reset options and attributes of episodes")
+        if any(leaf.path.startswith("initial_info/") for leaf in leaves):
+            left_out.append("infos of the environment's reset")
+    if config.format == "minari" and any(leaf.path.startswith("column/") for leaf in leaves):
+        left_out.append("columns that are no infos")
+    return tuple(left_out)

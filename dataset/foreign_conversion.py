@@ -1,7 +1,7 @@
 """Between episodes of another format and Retold's, exactly: what one side cannot say is kept aside.
 
 Retold's reward is float32 and its flags stand at the last transition alone. Where a source says more,
-its own columns are kept as `source/…` leaves; dtypes, reset options and attributes go into the
+its own are kept as `source/…` leaves, and other columns of its as `column/…`; dtypes, reset options and attributes go into the
 episode's metadata. `to_foreign` gives all of it back.
 """
 
@@ -165,7 +165,7 @@ def _full_columns(episode: Episode) -> Leaves:
     return {
         path: rows
         for path, rows in episode.info.items()
-        if path.startswith("source/") and episode.info_present[path].all()
+        if path.startswith(("source/", "column/")) and episode.info_present[path].all()
     }
 
 

@@ -30,7 +30,7 @@ class ForeignEpisode:
     info: Leaves = field(default_factory=dict)
     """`[time, ...]`, or `[time + 1, ...]` where the reset has infos too; paths start with `info/`."""
     columns: Leaves = field(default_factory=dict)
-    """`[time, ...]` each: other columns of the source; paths start with `source/`."""
+    """`[time, ...]` each: other columns of the source; paths start with `column/`."""
     has_infos: bool = True
     """Whether the source has infos at all, be they empty."""
     seed: int | None = None

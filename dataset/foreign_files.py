@@ -20,6 +20,9 @@ _DAMAGE = (
     AssertionError,
     NotImplementedError,
     RuntimeError,
+    ArithmeticError,
+    MemoryError,
+    EOFError,
 )
 """What the libraries of other formats raise when a file is not what it should be."""
 

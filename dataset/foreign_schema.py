@@ -269,7 +269,7 @@ def _check_paths(episode: ForeignEpisode, leaves: Mapping[str, Leaf]) -> None:
 
 def _refuse(where: str, what: str, path: str | None = None) -> NoReturn:
     todo = "Correct the source and import again; nothing was written."
-    if path is not None and path.split("/")[0] in ("info", "source"):
+    if path is not None and path.split("/")[0] in ("info", "column"):
         todo = f"Correct the source, or leave it out with --skip {path}; nothing was written."
     raise DatasetError(f"{where}: {what}. {todo}")
 

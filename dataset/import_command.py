@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from retold.dataset.foreign_conversion import to_episode
 from retold.dataset.foreign_episode import ForeignEpisode
-from retold.dataset.foreign_files import hash_files
+from retold.dataset.foreign_files import hash_files, reading
 from retold.dataset.foreign_schema import SchemaScan, walk_skipped
 from retold.dataset.log import CommitLog
 from retold.dataset.reader import DatasetReader
@@ -53,6 +53,8 @@ class ImportResult:
     dropped_steps: int
     """Last transitions left out for want of the observation after them; their episodes end one
     transition earlier, truncated."""
+    jumps: int
+    """Episodes that no flag ends, but whose next observation is not the one in the row below."""
     left_out: tuple[str, ...]
     """Parts of the source that the format has no place for."""
     snapshot: int | None
@@ -86,25 +88,27 @@ def import_dataset(config: ImportConfig) -> ImportResult:
         DatasetError: something in the source is off; nothing has been written.
     """
     source = open_source(config.format, config.source)
-    identity = {
-        "format": config.format,
-        "source_sha256": hash_files(source.path, source.files),
-        "skip": sorted(config.skip),
-    }
-    scan = SchemaScan(*source.spaces)
-    dropped_episodes = dropped_steps = steps = 0
+    with reading(config.source, config.format):
+        identity = {
+            "format": config.format,
+            "source_sha256": hash_files(source.path, source.files),
+            "skip": sorted(config.skip),
+        }
+        scan = SchemaScan(*source.spaces)
+    dropped_episodes = dropped_steps = jumps = 0
     for foreign in _kept_episodes(source, config.skip):
         if foreign is None:
             dropped_episodes += 1
             continue
         scan.add(foreign)
-        steps += foreign.length
         dropped_steps += "last" in foreign.notes
+        jumps += "jump" in foreign.notes
     if not scan.episodes:
         raise DatasetError(
             f"{config.source}: there is no episode with a whole transition. Nothing was written."
         )
-    task = source.task(scan.longest)
+    with reading(config.source, config.format):
+        task = source.task(scan.longest)
     if (config.dataset / "dataset.json").exists():  # refused before anything is made
         schema = scan.schema(task, _known_leaves(CommitLog.open(config.dataset), scan, task))
     else:
@@ -119,6 +123,7 @@ def import_dataset(config: ImportConfig) -> ImportResult:
         steps=written_steps,
         dropped_episodes=dropped_episodes,
         dropped_steps=dropped_steps,
+        jumps=jumps,
         left_out=tuple(getattr(source, "left_out", ())),
         snapshot=None if head is None else head.number,
     )

@@ -13,15 +13,18 @@ def pack(value: Any) -> Any:
     """A value as JSON can hold it; arrays, bytes and non-finite numbers become tagged objects."""
     if isinstance(value, _NATURAL):
         value = value.item()
+    if isinstance(value, bytes):
+        return {"$bytes": base64.b64encode(value).decode()}
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "OUS":
+            # Rows of text: items are `str` or `bytes`.
             return {"$strings": [list(value.shape), [pack(item) for item in value.ravel()]]}
+        if value.dtype.kind not in "biufc":
+            raise TypeError(f"a value of dtype {value.dtype} cannot be kept")
         content = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
         return {"$array": [value.dtype.str, list(value.shape), content]}
-    if isinstance(value, bytes):
-        return {"$bytes": base64.b64encode(value).decode()}
     if isinstance(value, float) and not math.isfinite(value):
         return {"$number": str(value)}
     if isinstance(value, dict):

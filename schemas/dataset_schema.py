@@ -70,7 +70,8 @@ class DatasetSchema:
     action_space: Space
     info_leaves: tuple[Leaf, ...] = ()
     """Optional leaves of a transition: declared infos (`info/…`), infos of the environment's reset
-    (`initial_info/…`, at step 0), and columns of an imported file (`source/…`)."""
+    (`initial_info/…`, at step 0), and of an imported file its own rewards and flags where they say
+    more than Retold's (`source/…`) and its other columns (`column/…`)."""
 
     @cached_property
     def observation_leaves(self) -> tuple[Leaf, ...]:
