@@ -49,7 +49,6 @@ def to_episode(
         index: number of the episode in the source.
     """
     terminated, truncated = last_step_flags(foreign)
-    reward = narrow_reward(foreign.reward)
     info, present, dtypes = _optional_leaves(foreign, schema)
     fields: dict[str, Leaves] = {"observation": {}, "action": {}}
     leaves = {leaf.path: leaf for leaf in schema.leaves}
@@ -57,27 +56,15 @@ def to_episode(
         name = path.split("/")[0]
         fields[name][path] = fit_dtype(foreign.where, path, rows, leaves[path].dtype)
         _note_dtype(dtypes, path, rows, leaves[path].dtype)
-    _note_dtype(dtypes, "reward", foreign.reward, "float32")
-    _note_dtype(dtypes, "terminated", foreign.terminated, "bool")
-    _note_dtype(dtypes, "truncated", foreign.truncated, "bool")
-    seed = foreign.seed if foreign.seed is None or foreign.seed in _INT64 else None
-    record = EpisodeRecord(
-        episode_id=make_import_id(dataset_id, source_sha256, index),
-        task=0,
-        length=foreign.length,
-        episode_return=float(reward.sum(dtype=np.float64)),
-        terminated=bool(terminated[-1]),
-        truncated=bool(truncated[-1]),
-        environment_terminated=bool(terminated[-1]),
-        index=index,
-        seed=seed,
-        metadata=_encode_metadata(foreign, dtypes),
-    )
+    for name, stored in (("reward", "float32"), ("terminated", "bool"), ("truncated", "bool")):
+        _note_dtype(dtypes, name, getattr(foreign, name), stored)
     return Episode(
-        record=record,
+        record=_make_record(
+            foreign, make_import_id(dataset_id, source_sha256, index), index, dtypes
+        ),
         observation=fields["observation"],
         action=fields["action"],
-        reward=reward,
+        reward=narrow_reward(foreign.reward),
         terminated=terminated,
         truncated=truncated,
         environment_terminated=terminated,
@@ -120,6 +107,25 @@ def to_foreign(episode: Episode, where: str) -> ForeignEpisode:
         options=metadata.get("options"),
         attributes=metadata.get("attributes", {}),
         notes=notes,
+    )
+
+
+def _make_record(
+    foreign: ForeignEpisode, episode_id: str, index: int, dtypes: Mapping[str, str]
+) -> EpisodeRecord:
+    terminated = bool(foreign.terminated[-1])
+    has_seed = foreign.seed is not None and foreign.seed in _INT64
+    return EpisodeRecord(
+        episode_id=episode_id,
+        task=0,
+        length=foreign.length,
+        episode_return=float(narrow_reward(foreign.reward).sum(dtype=np.float64)),
+        terminated=terminated,
+        truncated=not terminated,
+        environment_terminated=terminated,
+        index=index,
+        seed=foreign.seed if has_seed else None,
+        metadata=_encode_metadata(foreign, dtypes),
     )
 
 

@@ -137,7 +137,7 @@ def check_rows(where: Path | str, columns: Columns, count: int) -> None:
 
 def split_extras(
     root: h5py.File, used: set[str], rows: int | None
-) -> tuple[Columns, dict[str, Any], list[str]]:
+) -> tuple[Columns, dict[str, Any], tuple[str, ...]]:
     """What else a file holds, besides the datasets in use.
 
     Args:
@@ -164,7 +164,7 @@ def split_extras(
             left_out.append(name)
 
     root.visititems(visit)
-    return columns, values, left_out
+    return columns, values, tuple(left_out)
 
 
 def write_extras(root: Any, values: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """`retold import`: episodes of another format into a dataset."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,6 +66,8 @@ class Source(Protocol):
     """What the readers of all formats have in common."""
 
     path: Path
+    left_out: tuple[str, ...]
+    """Parts of the source that a dataset has no place for."""
 
     @property
     def spaces(self) -> tuple[Space, Space]:
@@ -94,19 +97,7 @@ def import_dataset(config: ImportConfig) -> ImportResult:
             "source_sha256": hash_files(source.path, source.files),
             "skip": sorted(config.skip),
         }
-        scan = SchemaScan(*source.spaces)
-    dropped_episodes = dropped_steps = jumps = 0
-    for foreign in _kept_episodes(source, config.skip):
-        if foreign is None:
-            dropped_episodes += 1
-            continue
-        scan.add(foreign)
-        dropped_steps += "last" in foreign.notes
-        jumps += "jump" in foreign.notes
-    if not scan.episodes:
-        raise DatasetError(
-            f"{config.source}: there is no episode with a whole transition. Nothing was written."
-        )
+    scan, counts = _scan(config, source)
     with reading(config.source, config.format):
         task = source.task(scan.longest)
     if (config.dataset / "dataset.json").exists():  # refused before anything is made
@@ -114,17 +105,17 @@ def import_dataset(config: ImportConfig) -> ImportResult:
     else:
         schema = scan.schema(task)
     log = CommitLog.create(config.dataset)
-    written, written_steps = _write(log, schema, source, config.skip, identity)
+    written, steps = _write(log, schema, source, config.skip, identity)
     head = log.head()
     return ImportResult(
         dataset=str(config.dataset),
         episodes=written,
         skipped=scan.episodes - written,
-        steps=written_steps,
-        dropped_episodes=dropped_episodes,
-        dropped_steps=dropped_steps,
-        jumps=jumps,
-        left_out=tuple(getattr(source, "left_out", ())),
+        steps=steps,
+        dropped_episodes=counts["dropped_episodes"],
+        dropped_steps=counts["dropped_steps"],
+        jumps=counts["jumps"],
+        left_out=source.left_out,
         snapshot=None if head is None else head.number,
     )
 
@@ -152,6 +143,25 @@ def open_source(name: Format, path: Path) -> Source:
             f"Reading {name} needs the package {error.name!r}. Install it with "
             f"`pip install 'retold[interchange]'`."
         ) from error
+
+
+def _scan(config: ImportConfig, source: Source) -> tuple[SchemaScan, Counter[str]]:
+    """Every episode of the source checked, and what must be reported counted."""
+    with reading(config.source, config.format):
+        scan = SchemaScan(*source.spaces)
+    counts: Counter[str] = Counter()
+    for foreign in _kept_episodes(source, config.skip):
+        if foreign is None:
+            counts["dropped_episodes"] += 1
+            continue
+        scan.add(foreign)
+        counts["dropped_steps"] += "last" in foreign.notes
+        counts["jumps"] += "jump" in foreign.notes
+    if not scan.episodes:
+        raise DatasetError(
+            f"{config.source}: there is no episode with a whole transition. Nothing was written."
+        )
+    return scan, counts
 
 
 def _kept_episodes(source: Source, skip: Sequence[str]) -> Iterator[ForeignEpisode | None]:

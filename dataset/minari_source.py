@@ -30,6 +30,9 @@ _DERIVED = frozenset({"total_episodes", "total_steps", "dataset_size"})
 class MinariSource:
     """A Minari dataset, given by its directory or by the id of a local one."""
 
+    left_out: tuple[str, ...] = ()
+    """Nothing: all of a Minari dataset has a place."""
+
     def __init__(self, source: Path) -> None:
         self.path = _find_data(source)
         with reading(self.path / "metadata.json", "Minari metadata"):
