@@ -1,6 +1,6 @@
 """An episode as another format has it: any dtypes, flags anywhere, infos of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +74,11 @@ def leaves_to_tree(leaves: Mapping[str, Any], path: str) -> dict[str, Any]:
             branch = branch.setdefault(parent, {})
         branch[last] = rows
     return tree
+
+
+def is_skipped(path: str, skip: Sequence[str]) -> bool:
+    """Whether a path is among names to leave out, or lies below one."""
+    return any(path == name or path.startswith(f"{name}/") for name in skip)
 
 
 def _as_rows(value: Any) -> NDArray[Any]:

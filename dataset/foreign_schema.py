@@ -1,6 +1,6 @@
 """The one schema that all episodes of an imported source fit, found before anything is written."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retold.dataset.foreign_episode import ForeignEpisode
+from retold.dataset.plain_values import pack
+from retold.schemas.canonical import encode_json
 from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
 from retold.schemas.errors import DatasetError
 from retold.schemas.spaces import (
@@ -58,6 +60,7 @@ class SchemaScan:
             DatasetError: it cannot be kept without loss, or lacks something; says which and why.
         """
         where = episode.where
+        _check_metadata(episode)
         _check_paths(episode, self._leaves)
         for path, rows in {**episode.observation, **episode.action}.items():
             count = episode.length + path.startswith("observation")
@@ -257,6 +260,14 @@ def fit_dtype(where: str, path: str, rows: NDArray[Any], dtype: str) -> NDArray[
     return cast
 
 
+def _check_metadata(episode: ForeignEpisode) -> None:
+    try:
+        for part in (episode.attributes, episode.options, episode.notes):
+            encode_json(pack(part if part is None else dict(part)))
+    except (TypeError, ValueError) as error:
+        _refuse(episode.where, f"its attributes cannot be kept: {error}")
+
+
 def _check_paths(episode: ForeignEpisode, leaves: Mapping[str, Leaf]) -> None:
     found = {**episode.observation, **episode.action}
     for path in leaves:
@@ -272,10 +283,3 @@ def _refuse(where: str, what: str, path: str | None = None) -> NoReturn:
     if path is not None and path.split("/")[0] in ("info", "column"):
         todo = f"Correct the source, or leave it out with --skip {path}; nothing was written."
     raise DatasetError(f"{where}: {what}. {todo}")
-
-
-def walk_skipped(episode: ForeignEpisode, skip: Sequence[str]) -> Iterator[str]:
-    """The paths of infos and other columns that `skip` names, or that lie below such a name."""
-    for path in (*episode.info, *episode.columns):
-        if any(path == name or path.startswith(f"{name}/") for name in skip):
-            yield path

@@ -4,7 +4,7 @@ Where `next_obs` is missing, the last transition of a demonstration is left out 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from retold.dataset.foreign_episode import ForeignEpisode
+from retold.dataset.foreign_episode import ForeignEpisode, is_skipped
 from retold.dataset.foreign_files import reading
 from retold.dataset.hdf5_flat import declared_spaces, hdf5_task
 from retold.dataset.hdf5_tree import (
@@ -37,8 +37,9 @@ _KNOWN = frozenset({"obs", "next_obs", "actions", "rewards", "dones", "infos"})
 class DemoSource:
     """A file with groups `data/demo_<number>`, in the order of their numbers."""
 
-    def __init__(self, path: Path, file: h5py.File) -> None:
+    def __init__(self, path: Path, file: h5py.File, skip: Sequence[str]) -> None:
         self.path = path
+        self._skip = skip
         self._file = file
         names = [name for name in file["data"] if re.fullmatch(r"demo_\d+", name)]
         self._names = sorted(names, key=lambda name: int(name.removeprefix("demo_")))
@@ -101,7 +102,11 @@ class DemoSource:
 
     def _read(self, where: str, name: str) -> ForeignEpisode | None:
         demo = self._file["data"][name]
-        columns = _find_steps(demo)
+        columns = {
+            path: column
+            for path, column in _find_steps(demo).items()
+            if not is_skipped(path, self._skip)
+        }
         count = next(iter(find_columns(demo["actions"], "action").values())).shape[0]
         observations = find_columns(self._observed(demo, "obs"), "observation")
         following = find_columns(self._observed(demo, "next_obs"), "observation")

@@ -6,7 +6,7 @@ episode ends one transition earlier, truncated. What was left out is kept in the
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from retold.dataset.foreign_episode import ForeignEpisode
+from retold.dataset.foreign_episode import ForeignEpisode, is_skipped
 from retold.dataset.foreign_files import reading
 from retold.dataset.hdf5_tree import (
     Columns,
@@ -41,7 +41,7 @@ _CHUNK_ROWS = 16_384
 class FlatSource:
     """A file with `observations`, `actions`, `rewards` and `terminals`."""
 
-    def __init__(self, path: Path, file: h5py.File) -> None:
+    def __init__(self, path: Path, file: h5py.File, skip: Sequence[str]) -> None:
         self.path = path
         self._file = file
         for name in ("observations", "actions", "rewards", "terminals"):
@@ -63,6 +63,9 @@ class FlatSource:
         groups = (self._observation, self._next, self._action, self._info, self._flags)
         used = {column.name for group in groups for column in group.values()} | {"/rewards"}
         self._columns, self._extras, self.left_out = split_extras(file, used, self._rows)
+        for columns in (self._info, self._columns):
+            for name in [name for name in columns if is_skipped(name, skip)]:
+                del columns[name]
         for group in (*groups, {"reward": file["rewards"]}):
             check_rows(path, group, self._rows)
         if self._next and set(self._next) != set(self._observation):

@@ -1,5 +1,6 @@
 """Opening an HDF5 file of trajectories, whichever layout it has."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import h5py
@@ -10,8 +11,12 @@ from retold.dataset.hdf5_flat import FlatSource
 from retold.schemas.errors import DatasetError
 
 
-def open_hdf5(path: Path) -> FlatSource | DemoSource:
+def open_hdf5(path: Path, skip: Sequence[str] = ()) -> FlatSource | DemoSource:
     """The reader of a file; it stays open until the process ends.
+
+    Args:
+        path: the file.
+        skip: infos and other columns that are not even looked at.
 
     Raises:
         DatasetError: there is no file, it is damaged, or it has neither layout.
@@ -29,4 +34,4 @@ def open_hdf5(path: Path) -> FlatSource | DemoSource:
                 f"{path}: it has neither flat columns (observations, actions, rewards, terminals) "
                 f"nor demonstrations (data/demo_0 ...), but {found}. Bring it into one of the two."
             )
-        return DemoSource(path, file) if is_demos else FlatSource(path, file)
+        return DemoSource(path, file, skip) if is_demos else FlatSource(path, file, skip)

@@ -126,12 +126,14 @@ def check_rows(where: Path | str, columns: Columns, count: int) -> None:
     Raises:
         DatasetError: names the first one.
     """
-    for column in columns.values():
+    for path, column in columns.items():
         rows = column.shape[0] if column.shape else 0
         if rows != count:
+            can_skip = path.split("/")[0] in ("info", "column")
+            skip = f", or leave it out with --skip {path}" if can_skip else ""
             raise DatasetError(
                 f"{where}: {column.name!r} has {rows} rows, but 'actions' has {count}. Correct the "
-                f"source and import again; nothing was written."
+                f"source{skip}; nothing was written."
             )
 
 

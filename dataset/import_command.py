@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from retold.dataset.foreign_conversion import to_episode
-from retold.dataset.foreign_episode import ForeignEpisode
+from retold.dataset.foreign_episode import ForeignEpisode, is_skipped
 from retold.dataset.foreign_files import hash_files, reading
-from retold.dataset.foreign_schema import SchemaScan, walk_skipped
+from retold.dataset.foreign_schema import SchemaScan
 from retold.dataset.log import CommitLog
 from retold.dataset.reader import DatasetReader
 from retold.dataset.writer import DatasetWriter
@@ -90,7 +90,7 @@ def import_dataset(config: ImportConfig) -> ImportResult:
     Raises:
         DatasetError: something in the source is off; nothing has been written.
     """
-    source = open_source(config.format, config.source)
+    source = open_source(config.format, config.source, config.skip)
     with reading(config.source, config.format):
         identity = {
             "format": config.format,
@@ -120,7 +120,7 @@ def import_dataset(config: ImportConfig) -> ImportResult:
     )
 
 
-def open_source(name: Format, path: Path) -> Source:
+def open_source(name: Format, path: Path, skip: Sequence[str] = ()) -> Source:
     """The reader of a format; its library is imported now.
 
     Raises:
@@ -134,7 +134,7 @@ def open_source(name: Format, path: Path) -> Source:
         if name == "hdf5":
             from retold.dataset.hdf5_source import open_hdf5
 
-            return open_hdf5(path)
+            return open_hdf5(path, skip)
         from retold.dataset.parquet_source import ParquetSource
 
         return ParquetSource(path)
@@ -166,14 +166,13 @@ def _scan(config: ImportConfig, source: Source) -> tuple[SchemaScan, Counter[str
 
 def _kept_episodes(source: Source, skip: Sequence[str]) -> Iterator[ForeignEpisode | None]:
     for foreign in source.episodes():
-        left_out = set() if foreign is None else set(walk_skipped(foreign, skip))
-        if foreign is None or not left_out:
+        if foreign is None or not skip:
             yield foreign
             continue
         yield replace(
             foreign,
-            info={k: v for k, v in foreign.info.items() if k not in left_out},
-            columns={k: v for k, v in foreign.columns.items() if k not in left_out},
+            info={k: v for k, v in foreign.info.items() if not is_skipped(k, skip)},
+            columns={k: v for k, v in foreign.columns.items() if not is_skipped(k, skip)},
         )
 
 
@@ -208,6 +207,7 @@ def _write(
     identity: Mapping[str, Any],
 ) -> tuple[int, int]:
     """Write what is not committed yet; numbers of episodes and transitions."""
+    base = log.head()
     committed = _find_imported(tuple(log.commits()), identity)
     writer = DatasetWriter(log, schema)
     episodes = steps = 0
@@ -215,8 +215,14 @@ def _write(
     def flush() -> None:
         indices = [episode.record.index for episode in writer.episodes]
         details = {"identity": identity, "source": str(source.path), "episodes": indices}
-        base = log.head()
-        writer.flush("import", details, base=base, check=lambda since: _refuse_any(log, since))
+
+        def check(since: Sequence[Commit]) -> None:
+            if not _find_imported(since, identity).isdisjoint(indices):
+                raise ConflictError(
+                    f"{log.path}: another process imported the same source meanwhile. Run again."
+                )
+
+        writer.flush("import", details, base=base, check=check)
 
     for index, foreign in enumerate(_kept_episodes(source, skip)):
         if foreign is None or index in committed:
@@ -248,8 +254,3 @@ def _find_imported(commits: Sequence[Commit], identity: Mapping[str, Any]) -> se
         and commit.details["identity"]["source_sha256"] == identity["source_sha256"]
         for index in commit.details["episodes"]
     }
-
-
-def _refuse_any(log: CommitLog, since: Sequence[Commit]) -> None:
-    if any(commit.operation == "import" for commit in since):
-        raise ConflictError(f"{log.path}: another process imported meanwhile. Run again.")

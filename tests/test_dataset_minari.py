@@ -348,3 +348,85 @@ def test_a_key_that_is_no_file_name_is_stored(tmp_path: Path) -> None:
         minari.MinariDataset(tmp_path / "source" / "data"), as_minari(tmp_path / "d")
     )
     assert audit_structure(tmp_path / "d") == []
+
+
+def any_space() -> st.SearchStrategy[spaces.Space[Any]]:
+    """Every kind of space that the format holds, nested at will."""
+    shapes = st.sampled_from([(), (1,), (3,), (2, 3), (2, 1, 2), (0,), (2, 0)])
+    dtypes = st.sampled_from(["float32", "float64", "uint8", "int16", "int64"])
+    leaves = st.one_of(
+        st.builds(lambda shape, dtype: spaces.Box(0, 100, shape, np.dtype(dtype)), shapes, dtypes),
+        st.builds(
+            lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 9), st.integers(-3, 3)
+        ),
+        st.builds(
+            lambda nvec, start: spaces.MultiDiscrete([nvec] * 2, start=[[start] * len(nvec)] * 2),
+            st.lists(st.integers(1, 5), min_size=1, max_size=3),
+            st.integers(-2, 2),
+        ),
+        st.builds(lambda n: spaces.MultiBinary(n), st.integers(1, 4)),
+        st.builds(lambda n: spaces.Text(n, min_length=0, charset="xyzß☃ "), st.integers(1, 5)),
+    )
+    keys = st.text("abc%: é-", min_size=1, max_size=4)
+    return st.recursive(
+        leaves,
+        lambda below: st.one_of(
+            st.dictionaries(keys, below, min_size=1, max_size=3).map(spaces.Dict),
+            st.lists(below, min_size=1, max_size=3).map(lambda items: spaces.Tuple(items)),
+        ),
+        max_leaves=5,
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    observation_space=any_space(),
+    action_space=any_space(),
+    lengths=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+)
+def test_any_spaces_come_back_bit_for_bit(
+    tmp_path_factory: pytest.TempPathFactory,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    lengths: list[int],
+) -> None:
+    folder = tmp_path_factory.mktemp("spaces")
+    rng = np.random.default_rng(0)
+    (folder / "source").mkdir()
+    storage = MinariStorage.new(folder / "source" / "data", observation_space, action_space)
+    storage.update_metadata({"dataset_id": "any-v0", "minari_version": "0.5.3"})
+    storage.update_episodes(
+        make_buffer(observation_space, action_space, length=length, rng=rng) for length in lengths
+    )
+    import_minari(folder / "source", folder / "d")
+    assert audit_structure(folder / "d") == []
+    export_dataset(ExportConfig(format="minari", dataset=folder / "d", target=folder / "out"))
+    original = minari.MinariDataset(folder / "source" / "data")
+    assert_same_datasets(original, minari.MinariDataset(folder / "out" / "data"))
+    assert_same_datasets(original, as_minari(folder / "d"))
+
+
+@pytest.mark.parametrize(
+    "point", ["shard-inside", "rename-before", "commit-before", "commit-inside"]
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_import_that_was_killed_is_run_again(
+    point: str, tmp_path: Path, run_retold: RunRetold, minari_root: Path
+) -> None:
+    original = make_dataset("goal")
+    arguments = ("import", "minari", data_folder(minari_root, "goal"), tmp_path / "d")
+    assert run_retold(*arguments, kill_at=point).returncode < 0
+    output = run_retold(*arguments)
+    assert output.returncode == 0, output.stderr
+    assert_same_datasets(original, as_minari(tmp_path / "d"))
+
+
+def test_variants_are_seen_through_minari(run_retold: RunRetold, tmp_path: Path) -> None:
+    run_retold("collect", "maze", "raw", "--episodes", "20", cwd=tmp_path)
+    run_retold("relabel", "raw", "retold", "--workers", "0", cwd=tmp_path)
+    view = as_minari(tmp_path / "retold")
+    with DatasetReader.open(tmp_path / "retold") as reader:
+        assert len(view) == len(reader) > 0
+        assert [len(episode) for episode in view] == reader.lengths.tolist()
+        returns = [episode.rewards.sum() for episode in view]
+        assert returns == reader.table["episode_return"].to_pylist()
