@@ -17,6 +17,7 @@ from retold.dataset.foreign_files import reading
 from retold.dataset.hdf5_flat import declared_spaces, hdf5_task
 from retold.dataset.hdf5_tree import (
     Columns,
+    append_rows,
     check_binary,
     check_rows,
     find_columns,
@@ -119,7 +120,7 @@ class DemoSource:
             after = read_leaves(following, 0, count)
             rows |= _uneven(observation, after)
             observation = {
-                path: np.concatenate([part, after[path][-1:]]) for path, part in observation.items()
+                path: append_rows(part, after[path][-1:]) for path, part in observation.items()
             }
         else:
             notes["last"] = {path: part[-1:] for path, part in rows.items()}

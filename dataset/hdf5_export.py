@@ -17,7 +17,7 @@ from retold.dataset.foreign_conversion import to_foreign
 from retold.dataset.foreign_episode import ForeignEpisode
 from retold.dataset.foreign_files import new_path, writing
 from retold.dataset.foreign_schema import REWARD_LEAF, fit_dtype
-from retold.dataset.hdf5_tree import leaf_names, plain_name, write_extras, write_rows
+from retold.dataset.hdf5_tree import append_rows, leaf_names, plain_name, write_extras, write_rows
 from retold.dataset.plain_values import pack, unpack
 from retold.dataset.reader import DatasetReader
 from retold.schemas.canonical import encode_json
@@ -190,9 +190,7 @@ def _observations(episode: Episode, foreign: ForeignEpisode, *, is_exact: bool) 
 def _with_last(steps: Leaves, last: Mapping[str, Any]) -> Leaves:
     """With the transition that the import had left out."""
     return {
-        path: np.concatenate([rows, last[path].reshape(1, *rows.shape[1:])])
-        if path in last
-        else rows
+        path: append_rows(rows, last[path].reshape(1, *rows.shape[1:])) if path in last else rows
         for path, rows in steps.items()
     }
 

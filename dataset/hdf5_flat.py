@@ -19,6 +19,7 @@ from retold.dataset.foreign_episode import ForeignEpisode, is_skipped
 from retold.dataset.foreign_files import reading
 from retold.dataset.hdf5_tree import (
     Columns,
+    append_rows,
     check_binary,
     check_rows,
     find_columns,
@@ -145,7 +146,7 @@ class FlatSource:
         if self._next:
             final = read_leaves(self._next, stop - 1, stop)
             observation = {
-                path: np.concatenate([part, final[path]]) for path, part in observation.items()
+                path: append_rows(part, final[path]) for path, part in observation.items()
             }
         else:
             if stop - start == 1:

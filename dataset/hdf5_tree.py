@@ -229,6 +229,12 @@ def write_rows(root: Any, name: str, rows: NDArray[Any]) -> None:
         root.create_dataset(name, data=rows)
 
 
+def append_rows(rows: NDArray[Any], more: NDArray[Any]) -> NDArray[Any]:
+    """Rows behind rows; of equal dtypes the byte order is kept, others become one that holds both."""
+    dtype = rows.dtype if rows.dtype == more.dtype else None
+    return np.concatenate([rows, more], dtype=dtype)
+
+
 def rows_equal(one: NDArray[Any], two: NDArray[Any]) -> NDArray[np.bool_]:
     """`[rows]`: which rows agree, NaN with NaN."""
     if one.dtype == object or two.dtype == object:

@@ -152,6 +152,33 @@ def test_rows_that_do_not_follow_each_other_are_no_episode(tmp_path: Path) -> No
     assert (result.episodes, result.jumps) == (2, 1)
 
 
+@pytest.mark.parametrize("dtype", [">f4", "<f2", "int8", ">i8", "bool"])
+def test_columns_of_any_dtype_come_back(dtype: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns, following = flat_columns([3, 2], ["terminals", "timeouts"], rng)
+    columns["observations"] = columns["observations"].astype(dtype)
+    columns["next_observations"] = following.astype(dtype)
+    columns["rewards"] = columns["rewards"].astype(">f8")[:, None]
+    columns["terminals"] = columns["terminals"].astype(np.float32)
+    columns["actions"] = np.array([3, 0, 2, 2, 1], np.uint8)
+    source = write_columns(tmp_path / "f.hdf5", columns)
+    round_trip(source, tmp_path)
+
+
+def test_a_column_that_does_not_fit_can_be_left_out(tmp_path: Path) -> None:
+    columns, _ = flat_columns([3, 2], ["terminals", "timeouts"], np.random.default_rng(0))
+    source = write_columns(tmp_path / "f.hdf5", {**columns, "infos/odd": np.zeros(4)})
+    with pytest.raises(DatasetError, match="--skip info/odd"):
+        import_hdf5(source, tmp_path / "d")
+    config = ImportConfig(
+        format="hdf5", source=source, dataset=tmp_path / "d", skip=("info/odd", "column/goal")
+    )
+    assert import_dataset(config).episodes == 2
+    with DatasetReader.open(tmp_path / "d") as reader:
+        paths = {leaf.path for leaf in reader.schema.info_leaves}
+    assert "info/qpos" in paths and not paths & {"info/odd", "column/goal"}
+
+
 def fill_demos(file: h5py.File, rng: np.random.Generator, *, has_next: bool = True) -> None:
     for number, length in enumerate([4, 1 + (not has_next), 11, 2]):
         demo = file.create_group(f"data/demo_{number}")
