@@ -156,7 +156,7 @@ def test_rows_that_do_not_follow_each_other_are_no_episode(tmp_path: Path) -> No
 def test_columns_of_any_dtype_come_back(dtype: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     columns, following = flat_columns([3, 2], ["terminals", "timeouts"], rng)
-    columns["observations"] = columns["observations"].astype(dtype)
+    columns["observations"] = np.nan_to_num(columns["observations"]).astype(dtype)
     columns["next_observations"] = following.astype(dtype)
     columns["rewards"] = columns["rewards"].astype(">f8")[:, None]
     columns["terminals"] = columns["terminals"].astype(np.float32)
