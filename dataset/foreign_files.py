@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
+
 from retold.schemas.errors import DatasetError, RetoldError
 
 _DAMAGE = (
@@ -23,6 +25,7 @@ _DAMAGE = (
     ArithmeticError,
     MemoryError,
     EOFError,
+    pa.ArrowException,
 )
 """What the libraries of other formats raise when a file is not what it should be."""
 

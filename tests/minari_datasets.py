@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import minari
 import numpy as np
 from gymnasium import spaces
@@ -169,3 +170,20 @@ def metadata_of(dataset: minari.MinariDataset) -> list[dict[str, Any]]:
 
 def data_folder(root: Path, name: str) -> Path:
     return root / "tests" / f"{name}-v0"
+
+
+def file_contents(path: Path) -> dict[str, Any]:
+    """Every dataset and attribute of a file, by name."""
+    found: dict[str, Any] = {}
+
+    def visit(name: str, node: Any) -> None:
+        for key, value in node.attrs.items():
+            found[f"{name}@{key}"] = value
+        if isinstance(node, h5py.Dataset):
+            is_text = h5py.check_string_dtype(node.dtype) is not None and node.dtype.kind == "O"
+            found[name] = node.asstr()[()].tolist() if is_text and node.shape else node[()]
+
+    with h5py.File(path) as file:
+        found |= {f"@{key}": value for key, value in file.attrs.items()}
+        file.visititems(visit)
+    return dict(sorted(found.items()))

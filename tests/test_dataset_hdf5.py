@@ -11,7 +11,7 @@ import pytest
 from conftest import RunRetold
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from minari_datasets import SPACES, assert_same, make_dataset
+from minari_datasets import SPACES, assert_same, file_contents, make_dataset
 
 from retold.dataset import as_minari
 from retold.dataset.audit import audit_structure
@@ -28,29 +28,12 @@ def import_hdf5(source: Path, dataset: Path) -> ImportResult:
     return import_dataset(ImportConfig(format="hdf5", source=source, dataset=dataset))
 
 
-def contents(path: Path) -> dict[str, Any]:
-    """Every dataset and attribute of a file, by name."""
-    found: dict[str, Any] = {}
-
-    def visit(name: str, node: Any) -> None:
-        for key, value in node.attrs.items():
-            found[f"{name}@{key}"] = value
-        if isinstance(node, h5py.Dataset):
-            is_text = h5py.check_string_dtype(node.dtype) is not None and node.dtype.kind == "O"
-            found[name] = node.asstr()[()].tolist() if is_text and node.shape else node[()]
-
-    with h5py.File(path) as file:
-        found |= {f"@{key}": value for key, value in file.attrs.items()}
-        file.visititems(visit)
-    return dict(sorted(found.items()))
-
-
 def round_trip(source: Path, tmp_path: Path) -> ImportResult:
     """Out and in once more: the files hold the same, and so do the datasets."""
     result = import_hdf5(source, tmp_path / "d")
     assert audit_structure(tmp_path / "d") == []
     export_dataset(ExportConfig(format="hdf5", dataset=tmp_path / "d", target=tmp_path / "out.h5"))
-    assert_same(contents(source), contents(tmp_path / "out.h5"))
+    assert_same(file_contents(source), file_contents(tmp_path / "out.h5"))
     return result
 
 
@@ -253,7 +236,7 @@ def test_any_dataset_goes_through_hdf5(
         with h5py.File(tmp_path / "a.h5") as file:
             assert file["infos/_qpos"][()].sum() == 21
     export_dataset(ExportConfig(format="hdf5", dataset=tmp_path / "b", target=tmp_path / "b.h5"))
-    assert_same(contents(tmp_path / "a.h5"), contents(tmp_path / "b.h5"))
+    assert_same(file_contents(tmp_path / "a.h5"), file_contents(tmp_path / "b.h5"))
 
 
 def test_an_hdf5_file_becomes_a_minari_dataset(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from minari_datasets import (
     assert_same,
     assert_same_datasets,
     data_folder,
+    file_contents,
     make_buffer,
     make_dataset,
     metadata_of,
@@ -73,6 +74,7 @@ def test_minari_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
         path / "data" / "metadata.json"
         for path in (data_folder(tmp_path / "minari", name), tmp_path / "out")
     ]
+    assert_same(*(file_contents(path.with_name("main_data.hdf5")) for path in files))
     one, two = (json.loads(path.read_bytes()) for path in files)
     one.pop("dataset_size"), two.pop("dataset_size")
     assert {**one, "author": set(one["author"])} == {**two, "author": set(two["author"])}
@@ -430,3 +432,30 @@ def test_variants_are_seen_through_minari(run_retold: RunRetold, tmp_path: Path)
         assert [len(episode) for episode in view] == reader.lengths.tolist()
         returns = [episode.rewards.sum() for episode in view]
         assert returns == reader.table["episode_return"].to_pylist()
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_infos_may_be_text_and_may_be_missing(
+    data_format: Any, tmp_path: Path, minari_root: Path
+) -> None:
+    def words(length: int, rng: np.random.Generator) -> dict[str, Any]:
+        return {
+            "say": ["ä" * (step % 3) for step in range(length + 1)],
+            "flag": [True] * (length + 1),
+        }
+
+    make_dataset("text", data_format, infos=words)
+    back = round_trip("text", tmp_path)
+    with DatasetReader.open(tmp_path / "d") as reader:
+        episode = reader.read_episode(2)
+        assert episode.info["info/say"].tolist()[:3] == ["ä", "ää", ""]
+        assert episode.info["initial_info/say"].tolist()[:2] == ["", ""]
+        assert episode.info_present["initial_info/say"].tolist() == [True] + [False] * 19
+    if data_format == "hdf5":
+        source = data_folder(minari_root, "text") / "data" / "main_data.hdf5"
+        assert_same(
+            file_contents(source), file_contents(tmp_path / "out" / "data" / "main_data.hdf5")
+        )
+    else:
+        assert back[2].infos["say"].tolist()[:3] == ["", "ä", "ää"]

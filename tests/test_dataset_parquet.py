@@ -189,3 +189,20 @@ def test_a_file_that_is_no_parquet_is_one_line(
     output = run_retold("import", "parquet", source, tmp_path / "d")
     assert output.returncode == 1 and output.stderr.count("\n") == 1
     assert not (tmp_path / "d").exists()
+
+
+def test_flipped_bytes_never_end_in_a_traceback(tmp_path: Path) -> None:
+    pq.write_table(step_table(), tmp_path / "t.parquet")
+    original = (tmp_path / "t.parquet").read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for number in range(40):
+        content = bytearray(original)
+        content[int(rng.integers(len(content)))] ^= 0xFF
+        (tmp_path / f"{number}.parquet").write_bytes(content)
+        try:
+            import_parquet(tmp_path / f"{number}.parquet", tmp_path / f"d{number}")
+        except DatasetError as error:
+            assert "\n" not in str(error)
+            refused += 1
+    assert refused > 10
