@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from retold.schemas.errors import UsageError
+from retold.schemas.errors import DatasetError, UsageError
 from retold.schemas.findings import Finding
 
 
@@ -109,6 +109,11 @@ def _replay(config: AuditConfig) -> Iterator[Finding | None]:
     from retold.dataset.reader import DatasetReader
 
     with DatasetReader.open(config.dataset) as reader:
+        if any(task.is_imported for task in reader.schema.tasks):
+            raise DatasetError(
+                f"{config.dataset}: its episodes were imported, and there is no task to replay them "
+                f"in. Audit without --replay."
+            )
         count = min(config.episodes or len(reader), len(reader))
         for row in np.linspace(0, len(reader) - 1, count).round().astype(int).tolist():
             episode = reader.read_episode(row)

@@ -112,6 +112,28 @@ COMMANDS = {
         ),
         Command(
             line=CommandLine(
+                command="import",
+                sentence="Append the episodes of a Minari, HDF5 or Parquet source to a dataset.",
+                example="retold import minari D4RL/door/human-v2 runs/door/raw",
+                positional=("format", "source", "dataset"),
+                has_config_file=False,
+            ),
+            config="retold.dataset.import_command:ImportConfig",
+            work="retold.dataset.import_command:import_dataset",
+        ),
+        Command(
+            line=CommandLine(
+                command="export",
+                sentence="Write a dataset as Minari, HDF5 or Parquet files.",
+                example="retold export parquet runs/maze/raw runs/maze/parquet --rows episodes",
+                positional=("format", "dataset", "target"),
+                has_config_file=False,
+            ),
+            config="retold.dataset.export_command:ExportConfig",
+            work="retold.dataset.export_command:export_dataset",
+        ),
+        Command(
+            line=CommandLine(
                 command="info",
                 sentence="Say what a dataset holds.",
                 example="retold info runs/maze/raw",

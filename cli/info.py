@@ -68,6 +68,16 @@ _COUNTS = (
 )
 
 
+_LONGEST_ARGUMENT = 60
+
+
 def _describe_task(task: Mapping[str, Any]) -> str:
-    arguments = ", ".join(f"{name} {json.dumps(value)}" for name, value in task["kwargs"].items())
+    arguments = ", ".join(
+        f"{name} {_shorten(json.dumps(value))}" for name, value in task["kwargs"].items()
+    )
     return f"{task['name']} ({arguments})"
+
+
+def _shorten(text: str) -> str:
+    """What imports keep of their source may be long; `--json` has all of it."""
+    return text if len(text) <= _LONGEST_ARGUMENT else f"{text[: _LONGEST_ARGUMENT - 3]}..."

@@ -99,6 +99,8 @@ class ShardReader:
         leaf = self._leaves[path]
         if leaf.is_ragged:
             return self._read_text(path, start, stop)
+        if 0 in leaf.shape:  # codecs do not decode nothing
+            return np.zeros((stop - start, *leaf.shape), leaf.dtype)
         if not leaf.shape:
             return self._resident_column(path)[start:stop].copy()
         return self.array(path).read(start, stop)
@@ -106,6 +108,11 @@ class ShardReader:
     def read_info(self, path: str, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Values `[stop - start, ...]` of a declared info, and the mask of those that are there."""
         present = self._resident_column(f"{path}/present")[start:stop].copy()
+        leaf = self._leaves[path]
+        if leaf.is_ragged:
+            return self._read_text(f"{path}/data", start, stop), present
+        if 0 in leaf.shape:
+            return np.zeros((stop - start, *leaf.shape), leaf.dtype), present
         return self.array(f"{path}/data").read(start, stop), present
 
     def read_events(self, start: int, stop: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:

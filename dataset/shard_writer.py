@@ -112,22 +112,26 @@ def _write_shard(
 
 def _write_leaf(arrays: Path, leaf: Leaf, episodes: Sequence[Episode], profile: Profile) -> None:
     """Concatenate one leaf over time; per-transition leaves get a zero row after each episode."""
+    for depth in range(1, leaf.path.count("/") + 1):
+        write_group(arrays.joinpath(*leaf.path.split("/")[:depth]))
     if leaf.is_optional:
         _write_optional(arrays, leaf, episodes, profile)
         return
     columns = [_leaf_rows(episode, leaf) for episode in episodes]
-    if leaf.is_ragged:
-        texts = [str(text).encode() for column in columns for text in column]
-        lengths = np.array([len(text) for text in texts], np.uint64)
-        offsets = np.concatenate([np.zeros(1, np.uint64), np.cumsum(lengths, dtype=np.uint64)])
-        content = np.frombuffer(b"".join(texts), np.uint8)
-        write_group(arrays / leaf.path)
-        write_array(arrays / leaf.path / "offsets", offsets, profile)
-        write_array(arrays / leaf.path / "data", content, profile)
+    _write_rows(arrays / leaf.path, leaf, np.concatenate(columns), profile)
+
+
+def _write_rows(folder: Path, leaf: Leaf, rows: NDArray[Any], profile: Profile) -> None:
+    """All rows of a leaf: one array, or offsets and bytes where it is ragged."""
+    if not leaf.is_ragged:
+        write_array(folder, rows, profile)
         return
-    for depth in range(1, leaf.path.count("/") + 1):
-        write_group(arrays.joinpath(*leaf.path.split("/")[:depth]))
-    write_array(arrays / leaf.path, np.concatenate(columns), profile)
+    texts = [str(text).encode() for text in rows]
+    lengths = np.array([len(text) for text in texts], np.uint64)
+    offsets = np.concatenate([np.zeros(1, np.uint64), np.cumsum(lengths, dtype=np.uint64)])
+    write_group(folder)
+    write_array(folder / "offsets", offsets, profile)
+    write_array(folder / "data", np.frombuffer(b"".join(texts), np.uint8), profile)
 
 
 def _write_optional(
@@ -136,16 +140,16 @@ def _write_optional(
     """Values and the mask of those that are there; an episode without the leaf has none."""
     values, present = [], []
     for episode in episodes:
-        rows = np.zeros((episode.length + 1, *leaf.shape), leaf.dtype)
+        dtype = object if leaf.is_ragged else leaf.dtype
+        rows = np.full((episode.length + 1, *leaf.shape), "" if leaf.is_ragged else 0, dtype)
         mask = np.zeros(episode.length + 1, np.bool_)
         if leaf.path in episode.info:
             mask[:-1] = episode.info_present[leaf.path]
             rows[mask] = episode.info[leaf.path][mask[:-1]]
         values.append(rows)
         present.append(mask)
-    write_group(arrays / "info")
     write_group(arrays / leaf.path)
-    write_array(arrays / leaf.path / "data", np.concatenate(values), profile)
+    _write_rows(arrays / leaf.path / "data", leaf, np.concatenate(values), profile)
     write_array(arrays / leaf.path / "present", np.concatenate(present), profile)
 
 

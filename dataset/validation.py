@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from retold.schemas.dataset_schema import TRANSITION_LEAVES, DatasetSchema
 from retold.schemas.episode import Episode
 from retold.schemas.errors import DatasetError
-from retold.schemas.spaces import Leaf, find_invalid
+from retold.schemas.spaces import BoxSpace, Leaf, find_invalid
 
 
 def check_episodes(dataset: Path, episodes: Sequence[Episode], schema: DatasetSchema) -> None:
@@ -36,10 +36,12 @@ def find_faults(episode: Episode, schema: DatasetSchema) -> Iterator[str]:
     if length < 1:
         yield f"its length is {length}, but an episode has at least one transition"
         return
+    is_imported = any(task.is_imported for task in schema.tasks)
     for leaf in schema.observation_leaves:
-        yield from _leaf_faults(leaf, episode.observation.get(leaf.path), length + 1)
+        rows = episode.observation.get(leaf.path)
+        yield from _leaf_faults(leaf, rows, length + 1, is_imported)
     for leaf in schema.action_leaves:
-        yield from _leaf_faults(leaf, episode.action.get(leaf.path), length)
+        yield from _leaf_faults(leaf, episode.action.get(leaf.path), length, is_imported)
     for leaf in TRANSITION_LEAVES:
         yield from _leaf_faults(leaf, getattr(episode, leaf.path), length)
     for leaf in schema.info_leaves:
@@ -55,7 +57,10 @@ def find_faults(episode: Episode, schema: DatasetSchema) -> Iterator[str]:
     yield from _event_faults(episode, schema)
 
 
-def _leaf_faults(leaf: Leaf, rows: NDArray[Any] | None, count: int) -> Iterator[str]:
+def _leaf_faults(
+    leaf: Leaf, rows: NDArray[Any] | None, count: int, is_imported: bool = False
+) -> Iterator[str]:
+    """Imported boxes may hold anything, NaN included: other formats never checked their bounds."""
     if rows is None:
         yield f"{leaf.path!r} is missing"
     elif len(rows) != count:
@@ -66,6 +71,8 @@ def _leaf_faults(leaf: Leaf, rows: NDArray[Any] | None, count: int) -> Iterator[
                 f"{leaf.path!r} has rows of {rows.dtype}{list(rows.shape[1:])}, but the schema "
                 f"says {leaf.dtype}{list(leaf.shape)}"
             )
+        elif is_imported and isinstance(leaf.space, BoxSpace):
+            return
         elif (invalid := find_invalid(leaf, rows)) is not None:
             yield invalid
 

@@ -166,7 +166,7 @@ def make_leaf_encoder(leaf: Leaf) -> nn.Module:
     match leaf.space:
         case DiscreteSpace(n=n, start=0):
             return _IdEncoder(n, 1)
-        case MultiDiscreteSpace(nvec=nvec):
+        case MultiDiscreteSpace(nvec=nvec, start=None) if len(leaf.shape) == 1:
             return _IdEncoder(max(nvec), len(nvec))
         case MultiBinarySpace():
             return _VectorEncoder(0, 1, leaf.shape)

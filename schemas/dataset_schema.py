@@ -18,6 +18,9 @@ from retold.schemas.vocabulary import GoalVocabulary
 
 LimitKind = Literal["termination", "truncation"]
 
+IMPORTED = "imported"
+"""The code version of tasks that Retold cannot make: their episodes came from another format."""
+
 TRANSITION_LEAVES = (
     Leaf("reward", "float32", ()),
     Leaf("terminated", "bool", ()),
@@ -48,6 +51,11 @@ class TaskDescription:
     reward_version: int = REWARD_VERSION
 
     @property
+    def is_imported(self) -> bool:
+        """Whether the episodes came from another format: bounds of a Box are then a claim only."""
+        return self.code_version == IMPORTED
+
+    @property
     def identity(self) -> bytes:
         """Equal for equal tasks: canonical JSON of everything above."""
         return encode_json(_task_to_json(self))
@@ -61,7 +69,9 @@ class DatasetSchema:
     observation_space: Space
     action_space: Space
     info_leaves: tuple[Leaf, ...] = ()
-    """Declared infos of a transition, paths starting with `info/`; optional and not ragged."""
+    """Optional leaves of a transition: declared infos (`info/…`), infos of the environment's reset
+    (`initial_info/…`, at step 0), and of an imported file its own rewards and flags where they say
+    more than Retold's (`source/…`) and its other columns (`column/…`)."""
 
     @cached_property
     def observation_leaves(self) -> tuple[Leaf, ...]:
@@ -134,7 +144,13 @@ class DatasetSchema:
             observation_space=space_from_json(content["observation_space"]),
             action_space=space_from_json(content["action_space"]),
             info_leaves=tuple(
-                Leaf(item["path"], item["dtype"], tuple(item["shape"]), is_optional=True)
+                Leaf(
+                    item["path"],
+                    item["dtype"],
+                    tuple(item["shape"]),
+                    is_ragged=item["ragged"],
+                    is_optional=True,
+                )
                 for item in content["fields"]
                 if item["optional"]
             ),

@@ -18,6 +18,11 @@ def make_variant_id(source_episode_id: str, strategy: str, relabel_seed: int, in
     return _digest("variant", source_episode_id, strategy, relabel_seed, index)
 
 
+def make_import_id(dataset_id: str, source_sha256: str, index: int) -> str:
+    """The 32 hex digits that name episode `index` of an imported source for life."""
+    return _digest("import", dataset_id, source_sha256, index)
+
+
 def world_seed(run_seed: int, index: int, *, evaluation: bool = False) -> int:
     """The seed that episode `index` of a run resets its environment with.
 

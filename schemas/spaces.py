@@ -1,10 +1,12 @@
 """Spaces as plain records, and how a value of any space becomes named array leaves on disk.
 
 A leaf's path is the field's name followed by the keys that lead to it: `observation` for a Box,
-`observation/position` for a Dict entry, `observation/0` for a Tuple entry.
+`observation/position` for a Dict entry, `observation/0` for a Tuple entry. Characters of a key that
+no file name can hold are percent-encoded.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,10 +38,18 @@ class DiscreteSpace:
 
 @dataclass(frozen=True)
 class MultiDiscreteSpace:
-    """A vector of integers, entry `i` in `0..nvec[i]-1`."""
+    """Arrays of integers, entry `i` in `start[i]..start[i]+nvec[i]-1`."""
 
-    nvec: tuple[int, ...]
+    nvec: tuple[Any, ...]
+    """Nested tuples where it has several axes."""
     dtype: str = "int64"
+    start: tuple[Any, ...] | None = None
+    """Of the shape of `nvec`; None: all 0."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one row."""
+        return np.shape(self.nvec)
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,10 @@ class TextSpace:
     """Strings, stored as ragged UTF-8 bytes."""
 
     max_length: int
+    min_length: int | None = None
+    """None: not declared."""
+    charset: str | None = None
+    """The characters that may occur, in order; None: not declared."""
 
 
 @dataclass(frozen=True)
@@ -111,14 +125,16 @@ def space_leaves(space: Space, path: str) -> tuple[Leaf, ...]:
         case DiscreteSpace():
             return (Leaf(path, space.dtype, (), space=space),)
         case MultiDiscreteSpace():
-            return (Leaf(path, space.dtype, (len(space.nvec),), space=space),)
+            return (Leaf(path, space.dtype, space.shape, space=space),)
         case MultiBinarySpace():
             return (Leaf(path, space.dtype, space.shape, space=space),)
         case TextSpace():
             return (Leaf(path, "uint8", (), is_ragged=True, space=space),)
         case DictSpace():
             return tuple(
-                leaf for key, item in space.spaces for leaf in space_leaves(item, f"{path}/{key}")
+                leaf
+                for key, item in space.spaces
+                for leaf in space_leaves(item, f"{path}/{quote_key(key)}")
             )
         case TupleSpace():
             return tuple(
@@ -126,6 +142,24 @@ def space_leaves(space: Space, path: str) -> tuple[Leaf, ...]:
                 for index, item in enumerate(space.spaces)
                 for leaf in space_leaves(item, f"{path}/{index}")
             )
+
+
+def quote_key(key: str) -> str:
+    """A key as one part of a leaf's path; almost every key is left as it is."""
+    if key in _RESERVED:
+        return _RESERVED[key]
+    return re.sub(r"[%/\\\x00-\x1f]", lambda match: f"%{ord(match[0]):02X}", key)
+
+
+def unquote_key(part: str) -> str:
+    """The inverse of `quote_key`."""
+    if part == "%":
+        return ""
+    return re.sub(r"%([0-9A-F]{2})", lambda match: chr(int(match[1], 16)), part)
+
+
+_RESERVED = {"": "%", ".": "%2E", "..": "%2E%2E", "zarr.json": "zarr%2Ejson"}
+"""Keys that would name the folder itself, the one above it, or a file of Zarr's."""
 
 
 def flatten_value(space: Space, value: Any, path: str) -> dict[str, Any]:
@@ -138,7 +172,9 @@ def flatten_value(space: Space, value: Any, path: str) -> dict[str, Any]:
             return {
                 name: leaf
                 for key, item in space.spaces
-                for name, leaf in flatten_value(item, value[key], f"{path}/{key}").items()
+                for name, leaf in flatten_value(
+                    item, value[key], f"{path}/{quote_key(key)}"
+                ).items()
             }
         case TupleSpace():
             return {
@@ -157,7 +193,8 @@ def unflatten_value(space: Space, leaves: Mapping[str, Any], path: str) -> Any:
     match space:
         case DictSpace():
             return {
-                key: unflatten_value(item, leaves, f"{path}/{key}") for key, item in space.spaces
+                key: unflatten_value(item, leaves, f"{path}/{quote_key(key)}")
+                for key, item in space.spaces
             }
         case TupleSpace():
             return tuple(
@@ -178,8 +215,9 @@ def find_invalid(leaf: Leaf, rows: NDArray[Any]) -> str | None:
     match leaf.space:
         case DiscreteSpace(n=n, start=start):
             low, high = np.asarray(start), np.asarray(start + n - 1)
-        case MultiDiscreteSpace(nvec=nvec):
-            low, high = np.zeros(len(nvec)), np.asarray(nvec) - 1
+        case MultiDiscreteSpace(nvec=nvec, start=start):
+            low = np.asarray(0 if start is None else start)
+            high = low + np.asarray(nvec) - 1
         case MultiBinarySpace():
             low, high = np.asarray(0), np.asarray(1)
         case BoxSpace():
@@ -210,11 +248,22 @@ def space_to_json(space: Space) -> dict[str, Any]:
         case DiscreteSpace():
             return {"type": "discrete", "n": space.n, "start": space.start, "dtype": space.dtype}
         case MultiDiscreteSpace():
-            return {"type": "multi_discrete", "nvec": list(space.nvec), "dtype": space.dtype}
+            optional = {} if space.start is None else {"start": space.start}
+            return {
+                "type": "multi_discrete",
+                "nvec": space.nvec,
+                "dtype": space.dtype,
+                **optional,
+            }
         case MultiBinarySpace():
             return {"type": "multi_binary", "shape": list(space.shape), "dtype": space.dtype}
         case TextSpace():
-            return {"type": "text", "max_length": space.max_length}
+            declared = {"min_length": space.min_length, "charset": space.charset}
+            return {
+                "type": "text",
+                "max_length": space.max_length,
+                **{name: value for name, value in declared.items() if value is not None},
+            }
         case DictSpace():
             return {
                 "type": "dict",
@@ -241,11 +290,16 @@ def space_from_json(content: Mapping[str, Any]) -> Space:
         case "discrete":
             return DiscreteSpace(content["n"], content["start"], content["dtype"])
         case "multi_discrete":
-            return MultiDiscreteSpace(tuple(content["nvec"]), content["dtype"])
+            start = content.get("start")
+            return MultiDiscreteSpace(
+                _nest(content["nvec"]), content["dtype"], None if start is None else _nest(start)
+            )
         case "multi_binary":
             return MultiBinarySpace(tuple(content["shape"]), content["dtype"])
         case "text":
-            return TextSpace(content["max_length"])
+            return TextSpace(
+                content["max_length"], content.get("min_length"), content.get("charset")
+            )
         case "dict":
             return DictSpace(tuple((key, space_from_json(item)) for key, item in content["spaces"]))
         case "tuple":
@@ -261,3 +315,7 @@ def _bound_from_json(bound: Any) -> Any:
     if isinstance(bound, list):
         return tuple(_bound_from_json(item) for item in bound)
     return float(bound) if isinstance(bound, str) else bound
+
+
+def _nest(value: Any) -> Any:
+    return tuple(map(_nest, value)) if isinstance(value, list | tuple) else value

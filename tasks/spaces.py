@@ -32,11 +32,12 @@ def from_gymnasium(space: gymnasium.Space[Any]) -> Space:
         case spaces.Discrete():
             return DiscreteSpace(int(space.n), int(space.start), np.dtype(space.dtype).name)
         case spaces.MultiDiscrete():
-            return MultiDiscreteSpace(tuple(int(n) for n in space.nvec), np.dtype(space.dtype).name)
+            start = _nest(space.start.tolist()) if space.start.any() else None
+            return MultiDiscreteSpace(_nest(space.nvec.tolist()), np.dtype(space.dtype).name, start)
         case spaces.MultiBinary():
             return MultiBinarySpace(tuple(space.shape), np.dtype(space.dtype).name)
         case spaces.Text():
-            return TextSpace(space.max_length)
+            return TextSpace(space.max_length, space.min_length, space.characters)
         case spaces.Dict():
             return DictSpace(tuple((k, from_gymnasium(item)) for k, item in space.spaces.items()))
         case spaces.Tuple():

@@ -1,11 +1,23 @@
-"""Writes the golden fixtures: `python tests/golden_dataset.py FOLDER`. Fixtures are added, never edited."""
+"""Writes the golden fixtures: `python tests/golden_dataset.py main|imported FOLDER`.
+
+Fixtures are added, never edited.
+"""
 
 import json
 import sys
+from contextlib import chdir
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+from minari.dataset.minari_storage import MinariStorage
+from minari_datasets import SPACES, Infos, make_buffer, no_infos, some_infos
+from numpy.typing import NDArray
+
 from retold.collect.command import CollectConfig, collect
+from retold.dataset.import_command import ImportConfig, import_dataset
 from retold.dataset.reader import DatasetReader
 from retold.relabel.command import RelabelConfig, relabel
 from retold.schemas.canonical import sha256_hex
@@ -18,13 +30,22 @@ def describe(episode: Episode) -> dict[str, Any]:
     for name in ("reward", "terminated", "truncated", "environment_terminated", "reset"):
         arrays[name] = getattr(episode, name)
     arrays["events/t"], arrays["events/goal"] = episode.event_step, episode.event_goal
+    arrays |= episode.info
+    arrays |= {f"{path}/present": mask for path, mask in episode.info_present.items()}
     return {
         "record": vars(episode.record),
         "arrays": {
-            name: [str(array.dtype), list(array.shape), sha256_hex(array.tobytes())]
+            name: [str(array.dtype), list(array.shape), sha256_hex(content(array))]
             for name, array in sorted(arrays.items())
         },
     }
+
+
+def content(array: NDArray[Any]) -> bytes:
+    """The bytes of an array; of text, its UTF-8 with a zero byte behind each row."""
+    if array.dtype != object:
+        return array.tobytes()
+    return b"".join(text.encode() + b"\0" for text in array)
 
 
 def read_all(path: Path) -> list[dict[str, Any]]:
@@ -33,6 +54,29 @@ def read_all(path: Path) -> list[dict[str, Any]]:
         found = [describe(reader.read_episode(row)) for row in range(len(reader))]
     plain: list[dict[str, Any]] = json.loads(json.dumps(found))
     return plain
+
+
+def make_imported(folder: Path) -> None:
+    """An imported dataset of nested spaces, text, infos and odd flags."""
+    rng = np.random.default_rng(0)
+    folder = folder.resolve()
+    with TemporaryDirectory() as temporary, chdir(temporary):  # the log names the source
+        observation_space, action_space = SPACES["nested"]
+        source = Path("source")
+        source.mkdir()
+        storage = MinariStorage.new(source.resolve() / "data", observation_space, action_space)
+        storage.update_metadata({"dataset_id": "golden-v0", "minari_version": "0.5.3"})
+        kinds: list[tuple[int, int | None, Infos]] = [(3, 0, some_infos), (1, None, no_infos)]
+        storage.update_episodes(
+            make_buffer(*SPACES["nested"], length=length, rng=rng, seed=seed, infos=infos)
+            for length, seed, infos in kinds
+        )
+        both = make_buffer(*SPACES["nested"], length=2, rng=rng, terminated=True)
+        storage.update_episodes([replace(both, truncations=both.terminations)])
+        import_dataset(ImportConfig(format="minari", source=source, dataset=folder / "imported"))
+    expected = read_all(folder / "imported")
+    path = folder / "expected_imported.json"
+    path.write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
 
 
 def main(folder: Path) -> None:
@@ -53,4 +97,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    {"main": main, "imported": make_imported}[sys.argv[1]](Path(sys.argv[2]))

@@ -39,6 +39,13 @@ def test_the_golden_dataset_reads_to_the_same_values(name: str) -> None:
     assert audit_structure(GOLDEN / name) == [] and audit_rewards(GOLDEN / name) == []
 
 
+def test_the_golden_imported_dataset_reads_to_the_same_values() -> None:
+    expected = json.loads((GOLDEN / "expected_imported.json").read_bytes())
+    assert len(expected) == 3
+    assert read_all(GOLDEN / "imported") == expected
+    assert audit_structure(GOLDEN / "imported") == []
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_written_files_fit_their_schema(name: str) -> None:
     assert len(FILES[name]) >= 2
