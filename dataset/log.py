@@ -4,7 +4,8 @@ Any number of processes append at once without a lock: a finished temporary file
 free number, and whoever loses reads what has happened and tries again.
 """
 
-import json
+import logging
+import os
 import shlex
 import sys
 import uuid
@@ -15,120 +16,109 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from retold.dataset.files import (
-    link_exclusively,
-    replace_atomically,
-    write_durably,
+import numpy as np
+from numpy.typing import NDArray
+
+from retold.dataset.checkpoint import (
+    CHECKPOINT_EVERY,
+    Checkpoint,
+    find_checkpoint,
+    write_checkpoint,
 )
-from retold.schemas.canonical import encode_json, sha256_hex
+from retold.dataset.commit_files import (
+    check_reaches_latest,
+    commit_path,
+    publish_commit,
+    read_commit,
+)
+from retold.dataset.dataset_file import create_dataset, read_dataset_id
+from retold.dataset.paths import split_snapshot
+from retold.dataset.shard_files import ShardFiles
 from retold.schemas.commit import Commit, ShardEntry, Snapshot, SourceEntry
-from retold.schemas.errors import ConflictError, DatasetError, FormatError
-from retold.schemas.faults import reach
-from retold.schemas.manifest import FORMAT_VERSION
+from retold.schemas.errors import ConflictError, DatasetError, FormatError, RetoldError, UsageError
+
+logger = logging.getLogger(__name__)
+
+CommitCheck = Callable[[Sequence[Commit]], None]
 
 
 class CommitLog:
-    """The log of one dataset directory. Commits read once are kept: they never change."""
+    """The log of one dataset directory. Commits read once are kept: they never change.
 
-    def __init__(self, path: Path, dataset_id: str) -> None:
+    It is read from the newest checkpoint on, and from commit 0 once somebody asks for what is before.
+    """
+
+    def __init__(self, path: Path, dataset_id: str, *, from_checkpoint: bool = True) -> None:
         self.path = path
         self.dataset_id = dataset_id
+        self.checkpoint: Checkpoint | None = None
+        self._from_checkpoint = from_checkpoint
+        self._first = 0  # number of the first commit in `_commits`
         self._commits: list[Commit] = []
         self._hashes: list[str] = []
+        self._live: dict[str, ShardEntry] = {}  # at the newest commit read
+        self._episode_ids: dict[str, NDArray[np.bytes_]] = {}
 
     @classmethod
     def create(cls, path: Path) -> "CommitLog":
         """Open a dataset, making it first if the path does not exist or is an empty folder."""
-        if path.exists() and not _may_become_dataset(path):
-            raise DatasetError(
-                f"{path}: this exists and is not a dataset (it has no dataset.json). "
-                f"Give a path that does not exist yet."
+        folder, name = split_snapshot(path)
+        if name is not None:
+            raise UsageError(
+                f"{path}: what follows '@' names a snapshot, which never changes. Give {folder} "
+                f"itself, or a name without '@'."
             )
-        try:
-            (path / "commits").mkdir(parents=True, exist_ok=True)
-            if not (path / "dataset.json").exists():
-                content = {"format_version": FORMAT_VERSION, "dataset_id": uuid.uuid4().hex}
-                temporary = path / f".dataset.json.{uuid.uuid4().hex}"
-                write_durably(temporary, encode_json(content))
-                link_exclusively(temporary, path / "dataset.json")
-        except OSError as error:
-            raise DatasetError(
-                f"{path}: the dataset cannot be created: {error.strerror}. "
-                f"Choose a folder that you may write to."
-            ) from error
+        create_dataset(path)
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: Path) -> "CommitLog":
-        """Open an existing dataset."""
-        file = path / "dataset.json"
-        try:
-            content = json.loads(file.read_bytes())
-            version, dataset_id = content["format_version"], content["dataset_id"]
-        except FileNotFoundError as error:
-            raise DatasetError(
-                f"{path}: there is no dataset here (dataset.json is missing). "
-                f"Make one with `retold collect TASK {path}`."
-            ) from error
-        except OSError as error:
-            raise DatasetError(
-                f"{file}: it cannot be read: {error.strerror}. Check the path and its permissions."
-            ) from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise FormatError(
-                f"{file}: this is not a dataset description. Restore it from a copy of the dataset."
-            ) from error
-        if version != FORMAT_VERSION:
-            raise FormatError(
-                f"{file}: format_version is {version}, but this retold reads {FORMAT_VERSION}. "
-                f"Upgrade with `pip install -U retold`."
-            )
-        return cls(path, dataset_id)
+    def open(cls, path: Path, *, from_checkpoint: bool = True) -> "CommitLog":
+        """Open an existing dataset; `@12` after its name is left to who reads snapshots.
+
+        Args:
+            path: the dataset's folder.
+            from_checkpoint: start at the newest checkpoint; False: believe nothing derived.
+        """
+        folder, _ = split_snapshot(path)
+        return cls(folder, read_dataset_id(folder), from_checkpoint=from_checkpoint)
 
     def head(self) -> Snapshot | None:
         """The newest snapshot, or None before the first commit."""
         self._read_on()
-        return self.snapshot(len(self._commits) - 1) if self._commits else None
+        return self.snapshot(self._count - 1) if self._commits else None
 
     def snapshot(self, number: int) -> Snapshot:
         """The snapshot that commit `number` made."""
         self.read(number)
-        return Snapshot(self.dataset_id, number, self._hashes[number])
+        return Snapshot(self.dataset_id, number, self._hashes[number - self._first])
 
     def read(self, number: int) -> Commit:
         """Commit `number`."""
-        if number >= len(self._commits):
+        if number >= self._count:
             self._read_on()
-        if not 0 <= number < len(self._commits):
+        if not 0 <= number < self._count:
             raise DatasetError(
                 f"{self.path}: there is no commit {number}; the newest is "
-                f"{len(self._commits) - 1}. List them with `retold info {self.path}`."
+                f"{self._count - 1}. List them with `retold log {self.path}`."
             )
-        return self._commits[number]
+        if number < self._first:
+            self._read_beginning()
+        return self._commits[number - self._first]
 
     def commits(self, through: int | None = None) -> Iterator[Commit]:
         """Commits 0 to `through` (to the head if None), in order."""
         self._read_on()
+        self._read_beginning()
         yield from self._commits[: None if through is None else through + 1]
 
     def live_shards(self, through: int | None = None) -> tuple[ShardEntry, ...]:
         """Shards that belong to a snapshot, in the order they were added."""
+        self._read_on()
+        if through is None or through == self._count - 1:
+            return tuple(self._live.values())
         live: dict[str, ShardEntry] = {}
         for commit in self.commits(through):
-            for shard_id in commit.removed:
-                if shard_id not in live:
-                    raise FormatError(
-                        f"{self._commit_path(commit.number)}: it removes shard {shard_id}, which "
-                        f"is not live. Restore the log from a copy of the dataset."
-                    )
-                del live[shard_id]
-            for entry in commit.added:
-                if entry.shard_id in live:
-                    raise FormatError(
-                        f"{self._commit_path(commit.number)}: it adds shard {entry.shard_id}, "
-                        f"which is already live. Restore the log from a copy of the dataset."
-                    )
-                live[entry.shard_id] = entry
+            apply_commit(live, commit, self.path)
         return tuple(live.values())
 
     def append(
@@ -140,7 +130,7 @@ class CommitLog:
         base: Snapshot | None = None,
         sources: Mapping[str, SourceEntry] | None = None,
         details: Mapping[str, Any] | None = None,
-        check: Callable[[Sequence[Commit]], None] | None = None,
+        check: CommitCheck | None = None,
     ) -> Snapshot:
         """Commit one operation; the shards must be durable.
 
@@ -155,93 +145,183 @@ class CommitLog:
 
         Raises:
             ConflictError: a shard to be removed is gone, or `check` refuses.
+            DatasetError: an episode to be added is live already; nothing was changed.
         """
         commit = Commit(
+            dataset_id=self.dataset_id,
             number=0,
             commit_id=uuid.uuid4().hex,
             base=base,
             parent_sha256=None,
             operation=operation,
-            removed=tuple(removed),
+            # A shard that comes out as it was stays.
+            removed=tuple(r for r in removed if r not in {entry.shard_id for entry in added}),
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             command=shlex.join(["retold", *sys.argv[1:]]),
             code_version=metadata.version("retold"),
             sources=sources or {},
             details=details or {},
         )
+        head = self.head()
+        looked_at = self._count
+        removed = commit.removed
+        known: set[str] = set()
         while True:
-            head = self.head()
-            number = 0 if head is None else head.number + 1
-            since = self._commits[0 if base is None else base.number + 1 :]
-            if ours := next((c for c in since if c.commit_id == commit.commit_id), None):
+            if ours := self._find_commit(commit.commit_id, looked_at):
                 return self.snapshot(ours.number)
             if check is not None:
-                check(since)
-            live = {entry.shard_id for entry in self.live_shards()}
-            if gone := [shard_id for shard_id in removed if shard_id not in live]:
-                raise ConflictError(
-                    f"{self.path}: shard {gone[0]} was removed by another process. Run again."
-                )
+                check(self._commits_since(base))
+            new = [entry for entry in added if entry.shard_id not in self._live]
+            self._refuse_gone(removed)
+            self._refuse_doubles(new, removed, known)
+            for entry in new:
+                self._touch(entry)
             commit = replace(
                 commit,
-                number=number,
+                number=self._count,
                 parent_sha256=None if head is None else head.sha256,
-                added=tuple(entry for entry in added if entry.shard_id not in live),
+                added=tuple(new),
             )
-            if self._publish(commit):
-                return Snapshot(self.dataset_id, number, commit.sha256)
+            if publish_commit(self.path, commit):
+                self._keep_checkpoint(commit)
+                return Snapshot(self.dataset_id, commit.number, commit.sha256)
+            head = self.head()
 
-    def _publish(self, commit: Commit) -> bool:
-        path = self._commit_path(commit.number)
-        temporary = path.with_name(f".{path.name}.{commit.commit_id}")
-        reach("commit-before")
-        try:
-            write_durably(temporary, commit.encoded)
-            reach("commit-inside")
-            is_ours = link_exclusively(temporary, path)
-        except OSError as error:
+    @property
+    def _count(self) -> int:
+        return self._first + len(self._commits)
+
+    def _commits_since(self, base: Snapshot | None) -> Sequence[Commit]:
+        start = 0 if base is None else base.number + 1
+        if start < self._first:
+            self._read_beginning()
+        return self._commits[start - self._first :]
+
+    def _find_commit(self, commit_id: str, start: int) -> Commit | None:
+        commits = self._commits[max(0, start - self._first) :]
+        return next((commit for commit in commits if commit.commit_id == commit_id), None)
+
+    def _refuse_gone(self, removed: Sequence[str]) -> None:
+        if gone := [shard_id for shard_id in removed if shard_id not in self._live]:
+            raise ConflictError(
+                f"{self.path}: shard {gone[0]} was removed by another process. Run again."
+            )
+
+    def _refuse_doubles(
+        self, new: Sequence[ShardEntry], removed: Sequence[str], known: set[str]
+    ) -> None:
+        """Refuse episodes that are live already; shards in `known` were compared before."""
+        if not new:
+            return
+        ids = np.concatenate([self._ids_of(entry) for entry in new])
+        others = [e for e in self._live.values() if e.shard_id not in known.union(removed)]
+        live = np.concatenate([np.zeros(0, "S32"), *map(self._ids_or_warning, others)])
+        unique, counts = np.unique(ids, return_counts=True)
+        doubles = [*np.intersect1d(unique, live), *unique[counts > 1]]
+        if doubles:
             raise DatasetError(
-                f"{path}: the commit cannot be written: {error.strerror}. Nothing was changed; "
-                f"free space or choose a folder with hard links, then run again."
+                f"{self.path}: episode {doubles[0].decode()} is in the dataset already "
+                f"({len(doubles)} of {len(ids)} are). Nothing was committed; leave them out."
+            )
+        known.update(entry.shard_id for entry in others)
+
+    def _ids_of(self, entry: ShardEntry) -> NDArray[np.bytes_]:
+        if entry.shard_id not in self._episode_ids:
+            self._episode_ids[entry.shard_id] = ShardFiles(self.path, entry).episode_ids
+        return self._episode_ids[entry.shard_id]
+
+    def _ids_or_warning(self, entry: ShardEntry) -> NDArray[np.bytes_]:
+        """Damage elsewhere must not cost what is appended now; readers refuse it anyway."""
+        try:
+            return self._ids_of(entry)
+        except RetoldError as error:
+            logger.warning("%s", error)
+            return np.zeros(0, "S32")
+
+    def _touch(self, entry: ShardEntry) -> None:
+        """Make a shard young, so that no `gc` takes it for one that was left."""
+        path = ShardFiles(self.path, entry).path / "manifest.json"
+        try:
+            os.utime(path)
+        except FileNotFoundError as error:
+            raise ConflictError(
+                f"{path}: the shard was removed before it was committed. Run again."
             ) from error
-        reach("commit-after")
-        if is_ours:
-            # A hint only: readers look for the next number from here on.
-            replace_atomically(self.path / "LATEST", f"{commit.number}\n".encode())
-        return is_ours
+
+    def _keep_checkpoint(self, commit: Commit) -> None:
+        if (commit.number + 1) % CHECKPOINT_EVERY == 0 and self._from_checkpoint:
+            self._read_on()
+            shards = self.live_shards(commit.number)
+            try:
+                write_checkpoint(self.path, self.snapshot(commit.number), shards, self.checkpoint)
+            except (RetoldError, OSError) as error:  # derived: everything works without it
+                logger.warning("%s: no checkpoint was written: %s", self.path, error)
 
     def _read_on(self) -> None:
         """Read commits until the first missing number; each must name the one before by hash."""
-        while (path := self._commit_path(len(self._commits))).exists():
-            try:
-                content = path.read_bytes()
-                commit = Commit.from_json(json.loads(content))
-            except OSError as error:
-                raise DatasetError(
-                    f"{path}: it cannot be read: {error.strerror}. Check its permissions."
-                ) from error
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise FormatError(
-                    f"{path}: this commit is damaged. Restore it from a copy of the dataset."
-                ) from error
+        if not self._commits and self._from_checkpoint:
+            self._start_at_checkpoint()
+        while True:
             parent = self._hashes[-1] if self._hashes else None
-            if commit.number != len(self._commits) or commit.parent_sha256 != parent:
+            found = read_commit(self.path, self._count, self.dataset_id, parent)
+            if found is not None:
+                apply_commit(self._live, found[0], self.path)
+                self._commits.append(found[0])
+                self._hashes.append(found[1])
+            elif check_reaches_latest(self.path, self.dataset_id, self._count):
+                return
+
+    def _start_at_checkpoint(self) -> None:
+        found = find_checkpoint(self.path, self.dataset_id)
+        if found is not None:
+            self.checkpoint, commit = found
+            self._first = commit.number
+            self._commits = [commit]
+            self._hashes = [self.checkpoint.snapshot.sha256]
+            self._live = {entry.shard_id: entry for entry in self.checkpoint.shards}
+
+    def _read_beginning(self) -> None:
+        """Read what is before the checkpoint, which must lead to the commit read first."""
+        if self._first == 0:
+            return
+        commits: list[Commit] = []
+        hashes: list[str] = []
+        for number in range(self._first):
+            parent = hashes[-1] if hashes else None
+            found = read_commit(self.path, number, self.dataset_id, parent)
+            if found is None:
                 raise FormatError(
-                    f"{path}: it does not follow from the commit before it (its parent's hash "
-                    f"differs). Restore both from a copy of the dataset."
+                    f"{commit_path(self.path, number)}: this commit is missing. Restore it from a "
+                    f"copy of the dataset, or save what is sound with `retold repair DATASET NEW`."
                 )
-            self._commits.append(commit)
-            self._hashes.append(sha256_hex(content))
+            commits.append(found[0])
+            hashes.append(found[1])
+        if self._commits[0].parent_sha256 != hashes[-1]:
+            raise FormatError(
+                f"{commit_path(self.path, self._first)}: it does not follow from the commit before "
+                f"it (its parent's hash differs). Restore both from a copy of the dataset."
+            )
+        self._commits, self._hashes = commits + self._commits, hashes + self._hashes
+        self._first = 0
 
-    def _commit_path(self, number: int) -> Path:
-        return self.path / "commits" / f"{number:08d}.json"
 
+def apply_commit(live: dict[str, ShardEntry], commit: Commit, dataset: Path) -> None:
+    """Take a commit's shards out of and into the live ones.
 
-def _may_become_dataset(path: Path) -> bool:
-    """Whether a path is a dataset, or holds nothing but what an interrupted creation left."""
-    if (path / "dataset.json").exists():
-        return True
-    return path.is_dir() and all(
-        entry.name == "commits" or entry.name.startswith(".dataset.json.")
-        for entry in path.iterdir()
-    )
+    Raises:
+        FormatError: it removes a shard that is not live, or adds one that is.
+    """
+    path = commit_path(dataset, commit.number)
+    for shard_id in commit.removed:
+        if live.pop(shard_id, None) is None:
+            raise FormatError(
+                f"{path}: it removes shard {shard_id}, which is not live. Restore the log from a "
+                f"copy of the dataset."
+            )
+    for entry in commit.added:
+        if entry.shard_id in live:
+            raise FormatError(
+                f"{path}: it adds shard {entry.shard_id}, which is already live. Restore the log "
+                f"from a copy of the dataset."
+            )
+        live[entry.shard_id] = entry

@@ -1,6 +1,7 @@
 """Reading a snapshot of a dataset: episodes, windows of them, and variants through their sources."""
 
 import json
+import logging
 from bisect import bisect_right
 from collections.abc import Mapping
 from functools import cached_property
@@ -13,14 +14,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from retold.dataset.log import CommitLog
+from retold.dataset.paths import is_plain_path, path_inside
 from retold.dataset.shard_reader import ShardReader
+from retold.dataset.snapshot_names import open_log, refuse_dropped
 from retold.dataset.sources import find_source
 from retold.dataset.table import TABLE_SCHEMA, record_from_row
+from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import ShardEntry, Snapshot
 from retold.schemas.dataset_schema import DatasetSchema
 from retold.schemas.episode import Episode, EpisodeRecord, Leaves, Window
 from retold.schemas.errors import DatasetError, FormatError
 from retold.schemas.instruction import Outcome, derive_outcome
+from retold.schemas.manifest import check_format_version
+
+logger = logging.getLogger(__name__)
 
 
 class DatasetReader:
@@ -35,6 +42,7 @@ class DatasetReader:
         schemas = {entry.schema: read_schema(self.path, entry.schema) for entry in self.shards}
         self._shards = [ShardReader(self.path, e, schemas[e.schema]) for e in self.shards]
         self._schemas = schemas
+        self._use_checkpoint()
         self._first_rows = np.cumsum([0, *(entry.episodes for entry in self.shards)]).tolist()
         self._source_paths = dict(sources)
         self._sources: dict[str, DatasetReader] = {}
@@ -50,21 +58,22 @@ class DatasetReader:
         """Open a dataset at its head, or at commit `snapshot`.
 
         Args:
-            path: the dataset's directory.
-            snapshot: number of a commit.
+            path: the dataset's directory; `@12` or `@tag` after it names a snapshot.
+            snapshot: number of a commit; beats the path's.
             sources: where datasets that variants refer to have moved, by dataset id.
 
         Raises:
             DatasetError: there is no dataset, or nothing has been committed.
         """
-        log = CommitLog.open(path)
-        head = log.head()
-        if head is None:
+        log, chosen = open_log(path)
+        if chosen is None:
             raise DatasetError(
                 f"{path}: nothing has been committed to this dataset yet. Wait for its collector, "
                 f"or run the command that fills it."
             )
-        chosen = head if snapshot is None else log.snapshot(snapshot)
+        if snapshot is not None:
+            chosen = log.snapshot(snapshot)
+        refuse_dropped(log, chosen)
         return cls(log, chosen, sources or {})
 
     def __enter__(self) -> Self:
@@ -107,6 +116,19 @@ class DatasetReader:
         if not self._shards:
             return np.zeros(0, np.int64)
         return np.asarray(self.table["length"].to_numpy(), np.int64)
+
+    def _use_checkpoint(self) -> None:
+        """Take the rows that a checkpoint has from there; a damaged one is left alone."""
+        if self.log.checkpoint is None or not self._shards:
+            return
+        try:
+            tables = self.log.checkpoint.shard_tables()
+        except FormatError as error:
+            logger.warning("%s", error)
+            return
+        for shard in self._shards:
+            if shard.entry.shard_id in tables:
+                shard.table = tables[shard.entry.shard_id]
 
     @cached_property
     def _rows_by_id(self) -> dict[str, int]:
@@ -309,20 +331,33 @@ def _derive(record: EpisodeRecord) -> Outcome:
 
 
 def read_schema(dataset: Path, sha256: str) -> DatasetSchema:
-    """A schema of a dataset, checked against its name."""
-    path = dataset / "schemas" / f"{sha256}.json"
+    """A schema of a dataset, checked against its name.
+
+    Raises:
+        FormatError: it is missing or damaged, or of another format version.
+    """
+    path = path_inside(dataset, "schemas", f"{sha256}.json")
     try:
-        schema = DatasetSchema.from_json(json.loads(path.read_bytes()))
+        content = path.read_bytes()
+        if sha256_hex(content) != sha256:
+            raise FormatError(
+                f"{path}: it was changed (its hash differs). Restore it from a copy of the dataset."
+            )
+        fields = json.loads(content)
+        check_format_version(str(path), fields["format_version"])
+        schema = DatasetSchema.from_json(fields)
     except OSError as error:
         raise FormatError(
             f"{path}: it cannot be read: {error.strerror}. Restore it from a copy of the dataset."
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(
             f"{path}: this schema is damaged. Restore it from a copy of the dataset."
         ) from error
-    if schema.sha256 != sha256:
-        raise FormatError(
-            f"{path}: it was changed (its hash differs). Restore it from a copy of the dataset."
-        )
+    for leaf in schema.leaves:
+        if not is_plain_path(leaf.path):
+            raise FormatError(
+                f"{path}: it names a field {leaf.path!r}, which leads elsewhere. Do not use this "
+                f"dataset; it was made to read or write outside itself."
+            )
     return schema

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from retold.dataset.files import link_exclusively, sync_folder, write_durably
+from retold.dataset.paths import path_inside
 from retold.dataset.table import make_table, write_table
 from retold.dataset.validation import check_episodes
 from retold.dataset.zarr_codec import Profile
@@ -74,7 +75,7 @@ def _write_shard(
     kind: str,
 ) -> ShardEntry:
     """Build under `tmp/`, sync, rename to `shards/<2 hex>/<id>`; an equal target is success."""
-    folder = dataset / "tmp" / uuid.uuid4().hex
+    folder = path_inside(dataset, "tmp", uuid.uuid4().hex)
     steps = int(pc.sum(table["length"]).as_py())
     reach("shard-before")
     try:
@@ -92,7 +93,8 @@ def _write_shard(
         write_durably(folder / "manifest.json", manifest.encoded)
         _sync_tree(folder)
         reach("shard-after")
-        _move_into_place(folder, dataset / "shards" / manifest.shard_id[:2] / manifest.shard_id)
+        place = path_inside(dataset, "shards", manifest.shard_id[:2], manifest.shard_id)
+        move_into_place(folder, place)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise DatasetError(
@@ -171,7 +173,7 @@ def _starts(counts: Sequence[int]) -> list[int]:
 
 
 def _write_schema(dataset: Path, schema: DatasetSchema) -> None:
-    path = dataset / "schemas" / f"{schema.sha256}.json"
+    path = path_inside(dataset, "schemas", f"{schema.sha256}.json")
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -197,16 +199,28 @@ def _sync_tree(folder: Path) -> None:
         sync_folder(Path(root))
 
 
-def _move_into_place(folder: Path, target: Path) -> None:
+def move_into_place(folder: Path, target: Path) -> None:
+    """Give a whole, durable shard its name; an equal one that has it already is success.
+
+    That one may have been left long ago, and `gc` may be about to take it: it is made young, and
+    if it went meanwhile, the new one takes the place.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     reach("rename-before")
-    try:
-        os.rename(folder, target)
-    except OSError:
-        if not (target / "manifest.json").exists():
-            raise
-        # The name is a hash of the content: what stands there is the same shard.
-        shutil.rmtree(folder)
+    while True:
+        try:
+            os.rename(folder, target)
+            break
+        except OSError:
+            if not target.is_dir():
+                raise
+        try:
+            # The name is a hash of the content: what stands there is the same shard.
+            os.utime(target / "manifest.json")
+            shutil.rmtree(folder)
+            break
+        except FileNotFoundError:
+            continue
     reach("rename-inside")
     sync_folder(target.parent)
     sync_folder(target.parent.parent)

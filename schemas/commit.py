@@ -1,12 +1,28 @@
 """`commits/<number>.json`: one entry of a dataset's append-only log, and the snapshot it makes."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from retold.schemas.canonical import encode_json, sha256_hex
-from retold.schemas.manifest import FORMAT_VERSION
+from retold.schemas.canonical import (
+    encode_json,
+    is_sealed,
+    require_count,
+    require_hex,
+    seal_json,
+    sha256_hex,
+)
+from retold.schemas.manifest import FORMAT_VERSION, check_format_version
+
+_UNSEALED_FIELDS = frozenset(
+    {
+        *("format_version", "number", "commit_id", "base", "parent_sha256", "operation", "added"),
+        *("removed", "time", "command", "code_version", "sources", "details"),
+    }
+)
+"""Of the first commits ever written, which have neither `dataset_id` nor `content_sha256`."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +41,11 @@ class Snapshot:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Snapshot":
         """The inverse of `to_json`."""
-        return cls(content["dataset_id"], content["number"], content["sha256"])
+        return cls(
+            require_hex(content["dataset_id"], 32),
+            require_count(content["number"]),
+            require_hex(content["sha256"], 64),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +81,13 @@ class ShardEntry:
     def from_json(cls, content: Mapping[str, Any]) -> "ShardEntry":
         """The inverse of `to_json`."""
         return cls(
-            shard_id=content["id"],
-            sha256=content["sha256"],
-            schema=content["schema"],
+            shard_id=require_hex(content["id"], 32),
+            sha256=require_hex(content["sha256"], 64),
+            schema=require_hex(content["schema"], 64),
             kind=content["kind"],
-            episodes=content["episodes"],
-            steps=content["steps"],
-            bytes=content["bytes"],
+            episodes=require_count(content["episodes"]),
+            steps=require_count(content["steps"]),
+            bytes=require_count(content["bytes"]),
         )
 
 
@@ -84,6 +104,8 @@ class SourceEntry:
 class Commit:
     """One operation on a dataset. Time, host and chance belong here, never into a shard."""
 
+    dataset_id: str | None = None
+    """The dataset whose log this is; None in the first commits ever written."""
     number: int
     commit_id: str
     """Random, made before the first attempt, so that a lost reply never commits twice."""
@@ -107,8 +129,10 @@ class Commit:
     """What the operation wants to remember: seeds, policy, ranges, strategy. JSON values."""
 
     def to_json(self) -> dict[str, Any]:
-        """The commit as plain JSON values."""
+        """The commit as plain JSON values, its seal (`content_sha256`) left out."""
+        identity = {} if self.dataset_id is None else {"dataset_id": self.dataset_id}
         return {
+            **identity,
             "format_version": FORMAT_VERSION,
             "number": self.number,
             "commit_id": self.commit_id,
@@ -133,14 +157,16 @@ class Commit:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Commit":
         """The inverse of `to_json`."""
+        parent = content["parent_sha256"]
         return cls(
-            number=content["number"],
-            commit_id=content["commit_id"],
+            dataset_id=require_hex(content["dataset_id"], 32) if "dataset_id" in content else None,
+            number=require_count(content["number"]),
+            commit_id=require_hex(content["commit_id"], 32),
             base=None if content["base"] is None else Snapshot.from_json(content["base"]),
-            parent_sha256=content["parent_sha256"],
+            parent_sha256=None if parent is None else require_hex(parent, 64),
             operation=content["operation"],
             added=tuple(ShardEntry.from_json(entry) for entry in content["added"]),
-            removed=tuple(content["removed"]),
+            removed=tuple(require_hex(shard_id, 32) for shard_id in content["removed"]),
             time=content["time"],
             command=content["command"],
             code_version=content["code_version"],
@@ -153,10 +179,33 @@ class Commit:
             details=content["details"],
         )
 
+    @classmethod
+    def decode(cls, where: str, encoded: bytes) -> "Commit":
+        """The commit that a file holds, its seal checked.
+
+        A commit is sealed by `content_sha256`: the hash of its file with these 64 digits zeroed.
+        Only the first commits ever written are not, and those have no field besides theirs.
+
+        Raises:
+            FormatError: it is of another format version.
+            ValueError: it is damaged; also KeyError, TypeError, AttributeError, RecursionError.
+        """
+        content = json.loads(encoded)
+        check_format_version(where, content["format_version"])
+        if "content_sha256" in content:
+            seal = require_hex(content["content_sha256"], 64)
+            if not is_sealed(encoded, seal):
+                raise ValueError("its seal is broken")
+        elif unknown := set(content) - _UNSEALED_FIELDS:
+            raise ValueError(f"it has {min(unknown)!r}, but no seal")
+        return cls.from_json(content)
+
     @cached_property
     def encoded(self) -> bytes:
-        """The bytes of the commit's file."""
-        return encode_json(self.to_json())
+        """The bytes of the commit's file, sealed if it says whose log it is part of."""
+        if self.dataset_id is None:
+            return encode_json(self.to_json())
+        return seal_json(self.to_json())
 
     @property
     def sha256(self) -> str:

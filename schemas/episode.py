@@ -67,8 +67,11 @@ class EpisodeRecord:
 
     @property
     def is_variant(self) -> bool:
-        """Whether the arrays belong to another episode."""
-        return self.source_episode_id is not None
+        """Whether the arrays belong to another episode.
+
+        A variant written out keeps `source_episode_id`, its lineage, but has arrays of its own.
+        """
+        return self.source_dataset_id is not None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,34 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from retold.schemas.canonical import encode_json, sha256_hex
+from retold.schemas.canonical import encode_json, require_count, require_hex, sha256_hex
+from retold.schemas.errors import FormatError
 
 FORMAT_VERSION = 1
 """Version of everything a dataset keeps on disk."""
+
+
+def check_format_version(where: str, version: Any) -> None:
+    """Refuse what this Retold cannot read, naming the command that helps.
+
+    Raises:
+        FormatError: the version is newer, older, or no version at all.
+    """
+    if type(version) is not int or version < 1:
+        raise FormatError(
+            f"{where}: format_version is {version!r}, which is no version. Restore the file from a "
+            f"copy of the dataset."
+        )
+    if version > FORMAT_VERSION:
+        raise FormatError(
+            f"{where}: format_version is {version}, but this retold reads {FORMAT_VERSION}. "
+            f"Upgrade with `pip install -U retold`."
+        )
+    if version < FORMAT_VERSION:
+        raise FormatError(
+            f"{where}: format_version is {version}, but this retold reads {FORMAT_VERSION}. "
+            f"Write it anew with `retold migrate OLD NEW`."
+        )
 
 
 @dataclass(frozen=True)
@@ -47,9 +71,12 @@ class Manifest:
     def from_json(cls, content: Mapping[str, Any]) -> "Manifest":
         """The inverse of `to_json`."""
         return cls(
-            files=tuple(FileEntry(f["path"], f["bytes"], f["sha256"]) for f in content["files"]),
-            episodes=content["episodes"],
-            rows=content["rows"],
+            files=tuple(
+                FileEntry(f["path"], require_count(f["bytes"]), require_hex(f["sha256"], 64))
+                for f in content["files"]
+            ),
+            episodes=require_count(content["episodes"]),
+            rows=require_count(content["rows"]),
             profile=content["profile"],
         )
 

@@ -264,13 +264,13 @@ def test_a_snapshot_without_shards_is_empty_and_said_to_be(tmp_path: Path) -> No
         summarize(path)
 
 
-def test_a_log_that_does_not_chain_is_refused(tmp_path: Path) -> None:
+def test_a_changed_commit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "d"
     write(path, [make_episode(0, 5)])
     write(path, [make_episode(1, 5)])
     first = path / "commits" / "00000000.json"
     first.write_bytes(first.read_bytes().replace(b'"collect"', b'"collekt"'))
-    with pytest.raises(RetoldError, match="00000001.json"):
+    with pytest.raises(RetoldError, match="00000000.json"):
         DatasetReader.open(path)
 
 

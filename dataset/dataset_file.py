@@ -1,0 +1,87 @@
+"""`dataset.json`: what makes a folder a dataset. Made once, never changed."""
+
+import json
+import uuid
+from pathlib import Path
+
+from retold.dataset.files import link_exclusively, write_durably
+from retold.dataset.paths import path_inside
+from retold.schemas.canonical import encode_json, require_hex
+from retold.schemas.errors import DatasetError, FormatError
+from retold.schemas.manifest import FORMAT_VERSION, check_format_version
+
+
+def create_dataset(path: Path, dataset_id: str | None = None) -> None:
+    """Make a folder a dataset, unless it is one.
+
+    Args:
+        path: does not exist, is an empty folder, or is a dataset.
+        dataset_id: of the new dataset; drawn if None.
+
+    Raises:
+        DatasetError: the path is something else, or cannot be written.
+    """
+    if path.exists() and not _may_become_dataset(path):
+        raise DatasetError(
+            f"{path}: this exists and is not a dataset (it has no dataset.json). "
+            f"Give a path that does not exist yet."
+        )
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        path_inside(path, "commits").mkdir(exist_ok=True)
+        if not (path / "dataset.json").exists():
+            content = {
+                "format_version": FORMAT_VERSION,
+                "dataset_id": dataset_id or uuid.uuid4().hex,
+            }
+            temporary = path / f".dataset.json.{uuid.uuid4().hex}"
+            write_durably(temporary, encode_json(content))
+            link_exclusively(temporary, path / "dataset.json")
+    except OSError as error:
+        raise DatasetError(
+            f"{path}: the dataset cannot be created: {error.strerror}. "
+            f"Choose a folder that you may write to."
+        ) from error
+
+
+def read_dataset_id(path: Path) -> str:
+    """The id in a dataset's `dataset.json`.
+
+    Raises:
+        DatasetError: there is no dataset.
+        FormatError: it is damaged, or of another format version.
+    """
+    file = path_inside(path, "dataset.json")
+    try:
+        content = json.loads(file.read_bytes())
+        check_format_version(str(file), content["format_version"])
+        return require_hex(content["dataset_id"], 32)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if (path / "commits").is_dir() and any((path / "commits").iterdir()):
+            raise FormatError(
+                f"{file}: the file is missing, but there are commits beside it. Restore it from a "
+                f"copy of the dataset, or save what is sound with `retold repair DATASET NEW`."
+            ) from error
+        raise DatasetError(
+            f"{path}: there is no dataset here (dataset.json is missing). "
+            f"Make one with `retold collect TASK {path}`."
+        ) from error
+    except OSError as error:
+        raise DatasetError(
+            f"{file}: it cannot be read: {error.strerror}. Check the path and its permissions."
+        ) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FormatError(
+            f"{file}: this is not a dataset description. Restore it from a copy of the dataset."
+        ) from error
+
+
+def _may_become_dataset(path: Path) -> bool:
+    """Whether a path is a dataset, or holds nothing but what an interrupted creation left."""
+    if (path / "dataset.json").exists():
+        return True
+    return path.is_dir() and all(
+        entry.name.startswith(".dataset.json.")
+        or (entry.name == "commits" and entry.is_dir() and not any(entry.iterdir()))
+        for entry in path.iterdir()
+    )

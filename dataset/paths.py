@@ -1,0 +1,71 @@
+"""Paths to a dataset, and paths in one that can lead nowhere else."""
+
+import os
+from pathlib import Path
+
+from retold.schemas.errors import FormatError
+
+_DO_NOT_USE = (
+    "Replace it by what it leads to if you made it; do not use a dataset that others made so"
+)
+
+
+def split_snapshot(path: Path) -> tuple[Path, str | None]:
+    """The dataset's folder, and the snapshot that follows `@` in its name.
+
+    A folder that really has that name is meant as it is.
+    """
+    folder, at, name = path.name.rpartition("@")
+    if not at or not folder or path.exists():
+        return path, None
+    return path.with_name(folder), name
+
+
+def path_inside(root: Path, *names: str) -> Path:
+    """The path below a dataset's folder, refused where a name or a link would lead elsewhere.
+
+    The folder itself may be a link: whoever names it knows where it leads.
+
+    Raises:
+        FormatError: the dataset was made, or changed, to read or write outside it.
+    """
+    path = root
+    for name in names:
+        if not is_plain_path(name) or "/" in name:
+            raise FormatError(f"{root}: it names {name!r}, which is no plain name. {_DO_NOT_USE}.")
+        path = path / name
+        if path.is_symlink():
+            raise FormatError(f"{path}: this is a link to elsewhere. {_DO_NOT_USE}.")
+    return path
+
+
+def is_plain_path(name: str) -> bool:
+    """Whether a relative path in a dataset, `/` between folders, stays where it starts."""
+    return "\0" not in name and "\\" not in name and not {"", ".", ".."} & set(name.split("/"))
+
+
+def find_link(folder: Path) -> Path | None:
+    """Some link in a folder of which no part may be one; None if there is none."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                return Path(entry.path)
+            if entry.is_dir(follow_symlinks=False):
+                link = find_link(Path(entry.path))
+                if link is not None:
+                    return link
+    return None
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder that is a link or holds one; one that is missing is no matter.
+
+    Raises:
+        FormatError: it would lead outside.
+    """
+    try:
+        link = folder if folder.is_symlink() else find_link(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if link is not None:
+        raise FormatError(f"{link}: this is a link to elsewhere. {_DO_NOT_USE}.")

@@ -1,0 +1,112 @@
+"""The files of one shard, each checked against its hash: manifest, table, everything small."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from retold.dataset.paths import is_plain_path, path_inside, refuse_links
+from retold.dataset.table import TABLE_SCHEMA
+from retold.schemas.canonical import sha256_hex
+from retold.schemas.commit import ShardEntry
+from retold.schemas.errors import FormatError
+from retold.schemas.manifest import FileEntry, Manifest, check_format_version
+
+_RESTORE = "Find all damage with `retold audit`, and restore the file from a copy of the dataset"
+
+
+class ShardFiles:
+    """One shard as files: what a commit names, checked on the way in."""
+
+    def __init__(self, dataset: Path, entry: ShardEntry) -> None:
+        self.dataset = dataset
+        self.entry = entry
+        self.path = dataset / "shards" / entry.shard_id[:2] / entry.shard_id
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The shard's table of contents, checked against the commit."""
+        path_inside(self.dataset, "shards", self.entry.shard_id[:2], self.entry.shard_id)
+        refuse_links(self.path)
+        path = self.path / "manifest.json"
+        content = _read_file(path)
+        if sha256_hex(content) != self.entry.sha256:
+            raise FormatError(
+                f"{path}: it is not what the commit names (its hash differs). {_RESTORE}."
+            )
+        try:
+            fields = json.loads(content)
+            check_format_version(str(path), fields["format_version"])
+            return Manifest.from_json(fields)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise FormatError(f"{path}: this is not a manifest. {_RESTORE}.") from error
+
+    @cached_property
+    def files(self) -> dict[str, FileEntry]:
+        """The shard's files by path; paths that would leave the shard are refused."""
+        for file in self.manifest.files:
+            if not is_plain_path(file.path):
+                raise FormatError(
+                    f"{self.path / 'manifest.json'}: it names {file.path!r}, outside the shard. "
+                    f"Do not use this dataset; it was made to read or write elsewhere."
+                )
+        return {file.path: file for file in self.manifest.files}
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """The episode table, columns as in `retold.dataset.table.TABLE_SCHEMA`."""
+        content = self.read_checked("episodes.parquet")
+        try:
+            table = pq.read_table(pa.BufferReader(content), schema=TABLE_SCHEMA)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise FormatError(
+                f"{self.path / 'episodes.parquet'}: this is not an episode table. {_RESTORE}."
+            ) from error
+        if table.num_rows != self.entry.episodes:
+            raise FormatError(
+                f"{self.path / 'episodes.parquet'}: it has {table.num_rows} rows, but the commit "
+                f"says {self.entry.episodes} episodes. {_RESTORE}."
+            )
+        return table
+
+    @property
+    def episode_ids(self) -> NDArray[np.bytes_]:
+        """`[episodes]`: the ids of the shard's episodes."""
+        ids = self.table["episode_id"].to_pylist()
+        return np.array([str(episode_id).encode() for episode_id in ids], "S32")
+
+    def read_checked(self, name: str) -> bytes:
+        """A small file's content, checked against the manifest."""
+        file = self.files.get(name)
+        if file is None:
+            raise FormatError(f"{self.path}: the shard has no {name}. {_RESTORE}.")
+        content = _read_file(self.path / name)
+        if sha256_hex(content) != file.sha256:
+            raise FormatError(f"{self.path / name}: it was changed (its hash differs). {_RESTORE}.")
+        return content
+
+    def damaged_files(self) -> Iterator[tuple[str, str]]:
+        """Files that differ from the manifest, with what is wrong."""
+        for name, file in self.files.items():
+            path = self.path / name
+            if path.is_symlink() or not path.is_file():
+                yield name, "the file is missing"
+                continue
+            with path.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            if digest != file.sha256:
+                size = path.stat().st_size
+                yield name, f"its content differs from the manifest ({size} of {file.bytes} bytes)"
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FormatError(f"{path}: it cannot be read: {error.strerror}. {_RESTORE}.") from error
