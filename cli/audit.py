@@ -13,7 +13,7 @@ class AuditConfig:
     """What `retold audit` is asked."""
 
     dataset: Path
-    """Dataset to check. It is never written to."""
+    """Dataset to check, or a snapshot (`DATASET@12`). It is never written to."""
     replay: bool = False
     """Also replay stored episodes in their environment and compare every observation, reward and
     goal event."""

@@ -154,6 +154,127 @@ COMMANDS = {
             config="retold.cli.audit:AuditConfig",
             work="retold.cli.audit:audit_dataset",
         ),
+        Command(
+            line=CommandLine(
+                command="log",
+                sentence="List what was done to a dataset, the newest commit first.",
+                example="retold log runs/maze/raw",
+                positional=("dataset",),
+                has_config_file=False,
+            ),
+            config="retold.dataset.history:LogConfig",
+            work="retold.dataset.history:list_commits",
+        ),
+        Command(
+            line=CommandLine(
+                command="diff",
+                sentence="Say in which episodes two datasets or snapshots differ.",
+                example="retold diff runs/maze/raw@0 runs/maze/raw",
+                positional=("one", "two"),
+                has_config_file=False,
+            ),
+            config="retold.dataset.history:DiffConfig",
+            work="retold.dataset.history:diff",
+        ),
+        Command(
+            line=CommandLine(
+                command="tag",
+                sentence="Give a snapshot of a dataset a name for good.",
+                example="retold tag runs/maze/raw@2 paper",
+                positional=("dataset", "name"),
+                has_config_file=False,
+            ),
+            config="retold.dataset.history:TagConfig",
+            work="retold.dataset.history:tag",
+        ),
+        Command(
+            line=CommandLine(
+                command="evict",
+                sentence="Let the oldest episodes of a dataset go.",
+                example="retold evict runs/maze/raw --steps 1000000",
+                positional=("dataset",),
+                has_config_file=False,
+            ),
+            config="retold.dataset.evict:EvictConfig",
+            work="retold.dataset.evict:evict",
+        ),
+        Command(
+            line=CommandLine(
+                command="compact",
+                sentence="Merge small shards, or write variants out with arrays of their own.",
+                example="retold compact runs/maze/retold runs/maze/whole --materialize",
+                positional=("dataset", "output"),
+                has_config_file=False,
+            ),
+            config="retold.dataset.compact:CompactConfig",
+            work="retold.dataset.compact:compact",
+        ),
+        Command(
+            line=CommandLine(
+                command="filter",
+                sentence="Make a dataset of the episodes that meet a condition.",
+                example="retold filter runs/maze/raw runs/maze/good --where 'success and length < 30'",
+                positional=("dataset", "output"),
+                has_config_file=False,
+            ),
+            config="retold.dataset.filter:FilterConfig",
+            work="retold.dataset.filter:filter_dataset",
+        ),
+        Command(
+            line=CommandLine(
+                command="split",
+                sentence="Make two datasets, one to train on and one to test with.",
+                example="retold split runs/maze/raw runs/maze/train runs/maze/test --share 0.2",
+                positional=("dataset", "train", "test"),
+                has_config_file=False,
+            ),
+            config="retold.dataset.split:SplitConfig",
+            work="retold.dataset.split:split",
+        ),
+        Command(
+            line=CommandLine(
+                command="merge",
+                sentence="Make a dataset of all episodes of several.",
+                example="retold merge runs/maze/all --data runs/maze/raw --data runs/maze/retold",
+                positional=("output",),
+                has_config_file=False,
+            ),
+            config="retold.dataset.merge:MergeConfig",
+            work="retold.dataset.merge:merge",
+        ),
+        Command(
+            line=CommandLine(
+                command="gc",
+                sentence="Delete the files that no snapshot worth keeping needs.",
+                example="retold gc runs/maze/raw --dry-run",
+                positional=("dataset",),
+                has_config_file=False,
+            ),
+            config="retold.dataset.gc:GcConfig",
+            work="retold.dataset.gc:collect_garbage",
+        ),
+        Command(
+            line=CommandLine(
+                command="repair",
+                sentence="Save what is sound of a damaged dataset in a new one.",
+                example="retold repair runs/maze/raw runs/maze/saved",
+                positional=("dataset", "new"),
+                has_config_file=False,
+            ),
+            config="retold.dataset.repair:RepairConfig",
+            work="retold.dataset.repair:repair",
+        ),
+        Command(
+            line=CommandLine(
+                command="migrate",
+                sentence="Write a dataset of an older format version anew.",
+                example="retold migrate runs/maze/old runs/maze/new",
+                positional=("old", "new"),
+                has_config_file=False,
+            ),
+            config="retold.dataset.migrate:MigrateConfig",
+            work="retold.dataset.migrate:migrate",
+        ),
     )
 }
 

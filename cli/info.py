@@ -14,7 +14,7 @@ class InfoConfig:
     """What `retold info` is asked."""
 
     dataset: Path
-    """Dataset to read. It is never written to."""
+    """Dataset to read, or a snapshot (`DATASET@12`). It is never written to."""
 
 
 @dataclass(frozen=True, kw_only=True)

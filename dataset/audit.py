@@ -1,57 +1,129 @@
 """The structural audit: whether a dataset's bytes are what its log says. It never writes."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
-from retold.dataset.reader import DatasetReader
+from retold.dataset.array_audit import find_array_faults, find_final_row_faults
+from retold.dataset.folder_audit import audit_folders
+from retold.dataset.log import CommitLog
+from retold.dataset.paths import split_snapshot
+from retold.dataset.reader import DatasetReader, read_schema
+from retold.dataset.shard_files import ShardFiles
 from retold.dataset.shard_reader import ShardReader
+from retold.dataset.snapshot_names import find_snapshot
 from retold.dataset.validation import find_faults
+from retold.schemas.commit import ShardEntry, Snapshot
+from retold.schemas.episode import EpisodeRecord
 from retold.schemas.errors import RetoldError
 from retold.schemas.findings import Finding
 
-_RESTORE = "Restore it from a copy of the dataset"
+RESTORE = "Restore it from a copy of the dataset, or save what is sound with `retold repair`."
 
 
 def audit_structure(path: Path) -> list[Finding]:
-    """Everything that is off with a dataset's files, at its head."""
+    """Everything that is off with a dataset's files, at its head or the snapshot that is named."""
+    folder, name = split_snapshot(path)
     try:
-        with DatasetReader.open(path) as reader:
-            return [*_audit_shards(reader), *_audit_orphans(reader)]
+        log = CommitLog.open(folder, from_checkpoint=False)
+        snapshot = log.head() if name is None else find_snapshot(log, name)
     except RetoldError as error:
-        return [Finding(where=str(path), what=str(error).rstrip("."), todo=f"{_RESTORE}.")]
+        return [_finding(folder, error)]
+    if snapshot is None:
+        return list(audit_folders(log))
+    return [*_audit_shards(log, snapshot), *audit_folders(log)]
 
 
-def _audit_shards(reader: DatasetReader) -> Iterator[Finding]:
+def _audit_shards(log: CommitLog, snapshot: Snapshot) -> Iterator[Finding]:
+    try:
+        entries = log.live_shards(snapshot.number)
+    except RetoldError as error:
+        yield _finding(log.path, error)
+        return
+    damaged: set[str] = set()
+    for schema in dict.fromkeys(entry.schema for entry in entries):
+        try:
+            read_schema(log.path, schema)
+        except RetoldError as error:
+            damaged.add(schema)
+            yield _finding(log.path, error)
+    sound: list[ShardEntry] = []
+    for entry in entries:
+        findings = list(_audit_files(ShardFiles(log.path, entry)))
+        yield from findings
+        if not findings and entry.schema not in damaged:
+            sound.append(entry)
+    with DatasetReader(log, snapshot, {}, shards=sound) as reader:
+        yield from _audit_ids(reader)
+        for entry in sound:
+            shard = reader.shard_reader(entry.shard_id)
+            try:
+                yield from _audit_episodes(reader, shard)
+            except RetoldError as error:
+                yield _finding(shard.path, error)
+
+
+def _audit_files(shard: ShardFiles) -> Iterator[Finding]:
+    """Every file against its hash, and the counts of commit, manifest and table against each other."""
+    try:
+        damaged = list(shard.damaged_files())
+        for name, what in damaged:
+            yield Finding(where=str(shard.path / name), what=what, todo=RESTORE)
+        stored = {
+            p.relative_to(shard.path).as_posix() for p in shard.path.rglob("*") if p.is_file()
+        }
+        for name in sorted(stored - {"manifest.json", *shard.files}):
+            yield Finding(
+                where=str(shard.path / name),
+                what="the manifest does not name this file",
+                todo="Delete it; nothing reads it.",
+            )
+        if damaged:
+            return
+        entry, manifest, table = shard.entry, shard.manifest, shard.table
+        size = sum(file.bytes for file in manifest.files)
+        size += (shard.path / "manifest.json").stat().st_size
+        steps = sum(table["length"].to_pylist())
+        rows = steps + table.num_rows if entry.kind == "raw" else 0
+        counts = {
+            "episodes": (entry.episodes, table.num_rows),
+            "steps": (entry.steps, steps),
+            "bytes": (entry.bytes, size),
+            "episodes of the manifest": (manifest.episodes, table.num_rows),
+            "rows of the manifest": (manifest.rows, rows),
+        }
+        for name, (said, found) in counts.items():
+            if said != found:
+                yield Finding(
+                    where=str(shard.path), what=f"{name}: {said} said, {found} found", todo=RESTORE
+                )
+    except RetoldError as error:
+        yield _finding(shard.path, error)
+
+
+def _audit_ids(reader: DatasetReader) -> Iterator[Finding]:
     seen: dict[str, str] = {}
     for entry in reader.shards:
         shard = reader.shard_reader(entry.shard_id)
-        try:
-            damaged = list(shard.damaged_files())
-            for name, what in damaged:
-                yield Finding(where=str(shard.path / name), what=what, todo=f"{_RESTORE}.")
-            if damaged:
-                continue
-            for episode_id in shard.table["episode_id"].to_pylist():
-                if episode_id in seen:
-                    yield Finding(
-                        where=f"{shard.path}: episode {episode_id}",
-                        what=f"it is live twice, also in shard {seen[episode_id]}",
-                        todo="Evict one of the two shards.",
-                    )
-                seen[episode_id] = entry.shard_id
-            yield from _audit_episodes(reader, shard)
-        except RetoldError as error:
-            yield Finding(where=str(shard.path), what=str(error).rstrip("."), todo=f"{_RESTORE}.")
+        for episode_id in shard.table["episode_id"].to_pylist():
+            if episode_id in seen:
+                yield Finding(
+                    where=f"{shard.path}: episode {episode_id}",
+                    what=f"it is live twice, also in shard {seen[episode_id]}",
+                    todo="Evict one of the two shards.",
+                )
+            seen[episode_id] = entry.shard_id
 
 
 def _audit_episodes(reader: DatasetReader, shard: ShardReader) -> Iterator[Finding]:
+    if shard.entry.kind == "raw":
+        for fault in find_array_faults(shard):
+            yield Finding(where=str(shard.path), what=fault, todo=RESTORE)
     next_row, next_event = 0, 0
     for row in reader.shard_rows(shard.entry.shard_id):
         record = reader.record(row)
         where = f"{shard.path}: episode {record.episode_id} (row {row})"
-        faults: list[str] = []
+        faults = list(_record_faults(record, shard))
         try:
             episode = reader.read_episode(row)
             faults += find_faults(episode, shard.schema)
@@ -63,32 +135,27 @@ def _audit_episodes(reader: DatasetReader, shard: ShardReader) -> Iterator[Findi
                     faults.append(f"its events start at {shard.event_ranges[number, 0]}")
                 next_row += record.length + 1
                 next_event += len(episode.event_step)
-                faults += _final_row_faults(shard, next_row - 1)
+                faults += find_final_row_faults(shard, next_row - 1)
         except RetoldError as error:
             faults.append(str(error).rstrip("."))
         for fault in faults:
-            yield Finding(where=where, what=fault, todo=f"{_RESTORE}, or collect it again.")
+            yield Finding(where=where, what=fault, todo=RESTORE)
 
 
-def _final_row_faults(shard: ShardReader, row: int) -> Iterator[str]:
-    for leaf in shard.schema.leaves:
-        if leaf.path.split("/")[0] == "observation" or leaf.is_ragged:
-            continue
-        if leaf.is_optional:
-            is_zero = not any(map(np.any, shard.read_info(leaf.path, row, row + 1)))
-        else:
-            is_zero = not np.any(shard.read_rows(leaf.path, row, row + 1))
-        if not is_zero:
-            yield f"{leaf.path!r} is not zero in the row after the last transition"
+def _record_faults(record: EpisodeRecord, shard: ShardReader) -> Iterator[str]:
+    if record.task >= len(shard.schema.tasks):
+        yield f"its task is number {record.task} of {len(shard.schema.tasks)}"
+    if record.is_variant != (shard.entry.kind == "variant"):
+        yield f"it refers to {record.source_dataset_id}, but its shard is {shard.entry.kind}"
+    steps = record.completed
+    if any(later <= earlier for earlier, later in itertools.pairwise(steps)):
+        yield f"its goals were completed at {list(steps)}, which does not rise"
+    if len(steps) > len(record.instruction) or any(step >= record.length for step in steps):
+        yield (
+            f"its goals were completed at {list(steps)}, but it has {len(record.instruction)} "
+            f"goals and {record.length} transitions"
+        )
 
 
-def _audit_orphans(reader: DatasetReader) -> Iterator[Finding]:
-    live = {entry.shard_id for entry in reader.shards}
-    for folder in sorted((reader.path / "shards").glob("??/*")):
-        if folder.name not in live:
-            yield Finding(
-                where=str(folder),
-                what="no live commit names this shard; it is not part of the dataset",
-                todo="Nothing reads it; it may be deleted once no writer is running.",
-                severity="warning",
-            )
+def _finding(where: Path, error: RetoldError) -> Finding:
+    return Finding(where=str(where), what=str(error).rstrip("."), todo=RESTORE)

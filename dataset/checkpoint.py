@@ -67,6 +67,7 @@ class Checkpoint:
             )
         return table
 
+    @cached_property
     def shard_tables(self) -> dict[str, pa.Table]:
         """The rows of each shard's episodes, by shard id."""
         tables, first = {}, 0
@@ -142,7 +143,7 @@ def write_checkpoint(
     known: dict[str, Any] = {}
     if previous is not None:
         try:
-            known = previous.shard_tables()
+            known = previous.shard_tables
         except FormatError as error:
             logger.warning("%s", error)
     tables = [
@@ -163,6 +164,21 @@ def write_checkpoint(
     folder.mkdir(exist_ok=True)
     replace_atomically(path_inside(folder, f"{snapshot.number:08d}.parquet"), rows)
     replace_atomically(path_inside(folder, f"{snapshot.number:08d}.json"), seal_json(content))
+
+
+def shards_of_checkpoint_fit(checkpoint: Checkpoint, dataset: Path) -> bool:
+    """Whether the rows of a checkpoint are those of the shards that are still there."""
+    for entry in checkpoint.shards:
+        files = ShardFiles(dataset, entry)
+        if not files.path.is_dir():
+            continue
+        try:
+            table = files.table
+        except RetoldError:  # the shard's own finding
+            continue
+        if not table.equals(checkpoint.shard_tables[entry.shard_id]):
+            return False
+    return True
 
 
 def list_checkpoints(dataset: Path) -> list[int]:

@@ -173,9 +173,9 @@ class CommitLog:
                 check(self._commits_since(base))
             new = [entry for entry in added if entry.shard_id not in self._live]
             self._refuse_gone(removed)
-            self._refuse_doubles(new, removed, known)
             for entry in new:
                 self._touch(entry)
+            self._refuse_doubles(new, removed, known)
             commit = replace(
                 commit,
                 number=self._count,

@@ -3,26 +3,99 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from retold.dataset.files import write_durably
+from retold.dataset.log import CommitLog
+from retold.dataset.paths import path_inside, split_snapshot
+from retold.dataset.sources import find_source
 from retold.schemas.canonical import encode_json
 from retold.schemas.commit import Snapshot
+from retold.schemas.errors import FormatError, RetoldError
 
 _LIFETIME = timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Somebody needs a snapshot, until some time."""
+
+    path: Path
+    holder: str
+    snapshot: Snapshot
+    expires: datetime
 
 
 @contextmanager
 def pin(dataset: Path, pin_id: str, holder: str, snapshot: Snapshot) -> Iterator[None]:
     """Keep a snapshot's files for as long as the block runs, where the dataset can be written.
 
-    A killed holder leaves its pin, which expires after seven days; so a name that is the same on
-    every run (`pin_id`) is replaced rather than piled up.
+    The datasets that its variants refer to are pinned as they are now, too. A killed holder leaves
+    its pins, which expire after seven days; so a name that is the same on every run (`pin_id`) is
+    replaced rather than piled up.
     """
-    path = dataset / "pins" / f"{pin_id}.json"
+    folder, _ = split_snapshot(dataset)
+    with ExitStack() as stack:
+        stack.enter_context(_pin_one(folder, pin_id, holder, snapshot))
+        for path, head in _find_sources(folder, snapshot):
+            # Its own name: the holder may pin that dataset itself, at another snapshot.
+            name = f"{pin_id}-{snapshot.dataset_id[:8]}"
+            stack.enter_context(_pin_one(path, name, holder, head))
+        yield
+
+
+def read_pins(dataset: Path) -> list[Pin]:
+    """Every pin of a dataset, expired ones included.
+
+    Raises:
+        FormatError: one is damaged, so that nobody knows what it needs.
+    """
+    folder = path_inside(dataset, "pins")
+    names = sorted(os.listdir(folder)) if folder.is_dir() else []
+    return [read_pin(path_inside(folder, name)) for name in names if name.endswith(".json")]
+
+
+def read_pin(path: Path) -> Pin:
+    """One pin.
+
+    Raises:
+        FormatError: it is damaged.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+        expires = datetime.fromisoformat(content["expires"])
+        if expires.tzinfo is None:
+            raise ValueError("it has no time zone")
+        return Pin(path, str(content["holder"]), Snapshot.from_json(content["snapshot"]), expires)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FormatError(
+            f"{path}: this pin is damaged, so that nobody knows which snapshot it keeps. Delete it "
+            f"once no training or relabelling runs."
+        ) from error
+
+
+def _find_sources(dataset: Path, snapshot: Snapshot) -> Iterator[tuple[Path, Snapshot]]:
+    """Datasets that a snapshot's variants refer to, where they are found, with their heads."""
+    log = CommitLog.open(dataset)
+    if all(entry.kind == "raw" for entry in log.live_shards(snapshot.number)):
+        return
+    ids = {source for commit in log.commits(snapshot.number) for source in commit.sources}
+    for dataset_id in sorted(ids):
+        try:
+            path = find_source(log, snapshot.number, dataset_id, None)
+            head = CommitLog.open(path).head()
+        except RetoldError:  # whoever reads a variant of it is told
+            continue
+        if head is not None:
+            yield path, head
+
+
+@contextmanager
+def _pin_one(dataset: Path, pin_id: str, holder: str, snapshot: Snapshot) -> Iterator[None]:
+    path = path_inside(dataset, "pins", f"{pin_id}.json")
     is_writable = os.access(dataset, os.W_OK)
     if is_writable:
         path.parent.mkdir(exist_ok=True)
@@ -39,8 +112,3 @@ def pin(dataset: Path, pin_id: str, holder: str, snapshot: Snapshot) -> Iterator
     finally:
         if is_writable:
             path.unlink(missing_ok=True)
-
-
-def read_pins(dataset: Path) -> list[dict[str, Any]]:
-    """Every pin of a dataset, expired ones included."""
-    return [json.loads(path.read_bytes()) for path in sorted(dataset.glob("pins/*.json"))]

@@ -3,7 +3,7 @@
 import json
 import logging
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -33,14 +33,35 @@ logger = logging.getLogger(__name__)
 class DatasetReader:
     """A dataset as one commit left it. Rows are numbered over live shards in log order."""
 
-    def __init__(self, log: CommitLog, snapshot: Snapshot, sources: Mapping[str, Path]) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        snapshot: Snapshot,
+        sources: Mapping[str, Path],
+        *,
+        shards: Sequence[ShardEntry] | None = None,
+        piecewise: bool = False,
+    ) -> None:
+        """Read a snapshot.
+
+        Args:
+            log: the dataset's.
+            snapshot: one of its.
+            sources: where datasets that variants refer to have moved, by dataset id.
+            shards: only these; all that are live if None.
+            piecewise: read no column as a whole, so that damage costs the episodes it lies in.
+        """
         self.log = log
         self.path = log.path
         self.dataset_id = log.dataset_id
         self.snapshot = snapshot
-        self.shards: tuple[ShardEntry, ...] = log.live_shards(snapshot.number)
+        self.shards: tuple[ShardEntry, ...] = (
+            log.live_shards(snapshot.number) if shards is None else tuple(shards)
+        )
         schemas = {entry.schema: read_schema(self.path, entry.schema) for entry in self.shards}
-        self._shards = [ShardReader(self.path, e, schemas[e.schema]) for e in self.shards]
+        self._shards = [
+            ShardReader(self.path, e, schemas[e.schema], piecewise=piecewise) for e in self.shards
+        ]
         self._schemas = schemas
         self._use_checkpoint()
         self._first_rows = np.cumsum([0, *(entry.episodes for entry in self.shards)]).tolist()
@@ -122,7 +143,7 @@ class DatasetReader:
         if self.log.checkpoint is None or not self._shards:
             return
         try:
-            tables = self.log.checkpoint.shard_tables()
+            tables = self.log.checkpoint.shard_tables
         except FormatError as error:
             logger.warning("%s", error)
             return
@@ -189,6 +210,11 @@ class DatasetReader:
         step, goal = shard.read_events(*shard.event_ranges[number].tolist())
         count = int(np.searchsorted(step, record.length)) if record.is_variant else len(step)
         return step[:count], goal[:count]
+
+    def array_schema(self, row: int) -> DatasetSchema:
+        """The schema of the arrays that an episode shows: for a variant, of its source's shard."""
+        reader, source_row, _ = self._locate(row)
+        return reader.shard_of(source_row)[0].schema
 
     def outcome(self, row: int) -> Outcome:
         """Reward, flags and progress that follow from an episode's table row."""

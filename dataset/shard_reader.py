@@ -16,8 +16,11 @@ from retold.schemas.dataset_schema import DatasetSchema
 class ShardReader(ShardFiles):
     """Reads one shard. Arrays are opened on first use; scalar columns stay in memory."""
 
-    def __init__(self, dataset: Path, entry: ShardEntry, schema: DatasetSchema) -> None:
+    def __init__(
+        self, dataset: Path, entry: ShardEntry, schema: DatasetSchema, *, piecewise: bool = False
+    ) -> None:
         super().__init__(dataset, entry)
+        self._piecewise = piecewise
         self.schema = schema
         self._arrays: dict[str, ArrayReader] = {}
         self._resident: dict[str, NDArray[Any]] = {}
@@ -69,7 +72,9 @@ class ShardReader(ShardFiles):
             self._arrays[path] = ArrayReader(self.path / "arrays" / path)
         return self._arrays[path]
 
-    def _resident_column(self, path: str) -> NDArray[Any]:
+    def _resident_column(self, path: str) -> "NDArray[Any] | _Column":
+        if self._piecewise:
+            return _Column(self.array(path))
         if path not in self._resident:
             self._resident[path] = self.array(path).read_all()
         return self._resident[path]
@@ -82,3 +87,13 @@ class ShardReader(ShardFiles):
         for row in range(stop - start):
             texts[row] = content[offsets[row] - first : offsets[row + 1] - first].decode()
         return texts
+
+
+class _Column:
+    """A column of which only what is asked for is read."""
+
+    def __init__(self, array: ArrayReader) -> None:
+        self._array = array
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return self._array.read(rows.start, rows.stop)

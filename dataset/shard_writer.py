@@ -79,19 +79,19 @@ def _write_shard(
     steps = int(pc.sum(table["length"]).as_py())
     reach("shard-before")
     try:
-        _write_schema(dataset, schema)
+        keep_schema(dataset, schema)
         folder.mkdir(parents=True)
         fill(folder)
         reach("shard-inside")
         write_table(folder / "episodes.parquet", table)
         manifest = Manifest(
-            files=_list_files(folder),
+            files=list_files(folder),
             episodes=len(table),
             rows=steps + len(table) if kind == "raw" else 0,
             profile=profile,
         )
         write_durably(folder / "manifest.json", manifest.encoded)
-        _sync_tree(folder)
+        sync_tree(folder)
         reach("shard-after")
         place = path_inside(dataset, "shards", manifest.shard_id[:2], manifest.shard_id)
         move_into_place(folder, place)
@@ -172,7 +172,8 @@ def _starts(counts: Sequence[int]) -> list[int]:
     return [0, *np.cumsum(counts)[:-1].tolist()]
 
 
-def _write_schema(dataset: Path, schema: DatasetSchema) -> None:
+def keep_schema(dataset: Path, schema: DatasetSchema) -> None:
+    """Write a schema into a dataset that does not have it yet."""
     path = path_inside(dataset, "schemas", f"{schema.sha256}.json")
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
@@ -181,7 +182,8 @@ def _write_schema(dataset: Path, schema: DatasetSchema) -> None:
         link_exclusively(temporary, path)
 
 
-def _list_files(folder: Path) -> tuple[FileEntry, ...]:
+def list_files(folder: Path) -> tuple[FileEntry, ...]:
+    """Every file below a folder, as a manifest names it."""
     entries = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         content = path.read_bytes()
@@ -190,7 +192,8 @@ def _list_files(folder: Path) -> tuple[FileEntry, ...]:
     return tuple(sorted(entries, key=lambda entry: entry.path))
 
 
-def _sync_tree(folder: Path) -> None:
+def sync_tree(folder: Path) -> None:
+    """Make a folder and all that is in it durable."""
     for root, _, names in os.walk(folder):
         for name in names:
             descriptor = os.open(Path(root, name), os.O_RDONLY)

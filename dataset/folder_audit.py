@@ -1,0 +1,126 @@
+"""What the structural audit asks of everything beside live shards: leftovers, pins, derived files."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from retold.dataset.checkpoint import list_checkpoints, read_checkpoint, shards_of_checkpoint_fit
+from retold.dataset.commit_files import commit_path, read_latest
+from retold.dataset.log import CommitLog
+from retold.dataset.paths import find_link, path_inside
+from retold.dataset.pins import read_pin
+from retold.schemas.errors import RetoldError
+from retold.schemas.findings import Finding
+
+_FOLDERS = ("commits", "schemas", "shards", "tmp", "pins", "checkpoints")
+_OLD_LATEST = re.compile(rb"[0-9]{1,9}\n")
+
+
+def audit_folders(log: CommitLog) -> Iterator[Finding]:
+    """Files that do not belong, that are missing, or that lead elsewhere."""
+    for name in _FOLDERS:
+        folder = log.path / name
+        link = folder if folder.is_symlink() else find_link(folder) if folder.is_dir() else None
+        if link is not None:
+            yield Finding(
+                where=str(link),
+                what="this is a link to elsewhere, which no file of a dataset may be",
+                todo="Replace it by what it leads to, if you made it.",
+            )
+            return
+    yield from _audit_commits(log)
+    yield from _audit_orphans(log)
+    yield from _audit_latest(log)
+    yield from _audit_pins(log)
+    yield from _audit_checkpoints(log)
+
+
+def _audit_commits(log: CommitLog) -> Iterator[Finding]:
+    count = len(list(log.commits()))
+    for name in sorted(os.listdir(log.path / "commits")):
+        match = re.fullmatch(r"([0-9]{8})\.json", name)
+        if match and int(match[1]) >= count:
+            yield Finding(
+                where=str(commit_path(log.path, count)),
+                what=f"this commit is missing, but {name} is there, which came later",
+                todo="Restore it from a copy of the dataset, or use `retold repair`.",
+            )
+            return
+        if not match:
+            yield _leftover(log.path / "commits" / name)
+
+
+def _audit_orphans(log: CommitLog) -> Iterator[Finding]:
+    """Shards that no commit ever named; those that one removed belong to older snapshots."""
+    named = {entry.shard_id for commit in log.commits() for entry in commit.added}
+    for folder in sorted((log.path / "shards").glob("*/*")):
+        if folder.name not in named:
+            yield Finding(
+                where=str(folder),
+                what="no commit names this shard; it is not part of the dataset",
+                todo="A killed writer left it, or one is at work; `retold gc` deletes it in time.",
+                severity="warning",
+            )
+    for folder in sorted((log.path / "tmp").glob("*")):
+        yield _leftover(folder)
+
+
+def _audit_latest(log: CommitLog) -> Iterator[Finding]:
+    path = path_inside(log.path, "LATEST")
+    if log.head() is None or read_latest(log.path, log.dataset_id) is not None:
+        return
+    content = path.read_bytes() if path.is_file() else b""
+    if not _OLD_LATEST.fullmatch(content):
+        yield Finding(
+            where=str(path),
+            what="this hint is missing or damaged; nothing is lost by it",
+            todo="The next commit writes it.",
+            severity="warning",
+        )
+
+
+def _audit_pins(log: CommitLog) -> Iterator[Finding]:
+    for path in sorted((log.path / "pins").glob("*.json")):
+        try:
+            read_pin(path)
+        except RetoldError as error:
+            yield Finding(
+                where=str(path), what=str(error).rstrip("."), todo="`retold gc` waits until then."
+            )
+
+
+def _audit_checkpoints(log: CommitLog) -> Iterator[Finding]:
+    for number in list_checkpoints(log.path):
+        path = log.path / "checkpoints" / f"{number:08d}"
+        fault = _checkpoint_fault(log, number)
+        if fault is not None:
+            yield Finding(
+                where=f"{path}.json and {path}.parquet",
+                what=f"{fault}; nothing is lost by it",
+                todo="Delete both; the dataset does without.",
+                severity="warning",
+            )
+
+
+def _checkpoint_fault(log: CommitLog, number: int) -> str | None:
+    try:
+        checkpoint = read_checkpoint(log.path, number)
+        if checkpoint.snapshot != log.snapshot(number):
+            return "this checkpoint is of another commit"
+        if checkpoint.shards != log.live_shards(number):
+            return "this checkpoint has other shards than its commit"
+        return None if shards_of_checkpoint_fit(checkpoint, log.path) else "its rows differ"
+    except FileNotFoundError:
+        return "half of this checkpoint is missing"
+    except RetoldError as error:
+        return str(error).rstrip(".")
+
+
+def _leftover(path: Path) -> Finding:
+    return Finding(
+        where=str(path),
+        what="this is no part of the dataset",
+        todo="A killed writer left it, or one is at work; `retold gc` deletes it in time.",
+        severity="warning",
+    )

@@ -1,0 +1,97 @@
+"""Writing stored episodes again: other shards, the same episodes."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from retold.dataset.reader import DatasetReader
+from retold.dataset.shard_writer import write_raw_shard, write_variant_shard
+from retold.dataset.zarr_codec import Profile
+from retold.schemas.commit import ShardEntry
+from retold.schemas.dataset_schema import DatasetSchema
+from retold.schemas.episode import EpisodeRecord
+
+_SHARD_BYTES = 64_000_000
+_SHARD_ROWS = 50_000
+_VARIANTS = 100_000
+
+ChangeRecord = Callable[[EpisodeRecord], EpisodeRecord]
+
+
+def rewrite_rows(
+    reader: DatasetReader,
+    rows: Sequence[int],
+    target: Path,
+    *,
+    profile: Profile = "fast",
+    change: ChangeRecord = lambda record: record,
+    materialize: bool = False,
+) -> list[ShardEntry]:
+    """Write episodes into new shards of a dataset, in order; nothing is committed.
+
+    Args:
+        reader: where the episodes are.
+        rows: their rows.
+        target: the dataset to write into.
+        profile: codec profile of the arrays.
+        change: applied to every record.
+        materialize: write variants with arrays of their own, as their sources have them.
+    """
+    entries = []
+    for schema, is_raw, group in _group_rows(reader, rows, materialize):
+        if is_raw:
+            episodes = []
+            for row in group:
+                episode = reader.read_episode(row)
+                record = change(episode.record)
+                if record.is_variant:
+                    record = replace(record, source_dataset_id=None)
+                episodes.append(replace(episode, record=record))
+            entries.append(write_raw_shard(target, episodes, schema, profile=profile))
+        else:
+            records = [change(reader.record(row)) for row in group]
+            entries.append(write_variant_shard(target, records, schema))
+    return entries
+
+
+def shard_share(schema: DatasetSchema, *, is_raw: bool, episodes: int, steps: int) -> float:
+    """How much of a shard episodes fill: 64 MB uncompressed, 50,000 rows or 100,000 variants."""
+    rows = steps + episodes
+    row_bytes = sum(leaf.row_bytes for leaf in schema.leaves)
+    return (
+        max(rows * row_bytes / _SHARD_BYTES, rows / _SHARD_ROWS)
+        if is_raw
+        else (episodes / _VARIANTS)
+    )
+
+
+def stored_profile(reader: DatasetReader, shard_id: str) -> Profile:
+    """The codec profile that a shard was written with."""
+    return "small" if reader.shard_reader(shard_id).manifest.profile == "small" else "fast"
+
+
+def _group_rows(
+    reader: DatasetReader, rows: Sequence[int], materialize: bool
+) -> Iterator[tuple[DatasetSchema, bool, list[int]]]:
+    """Runs of rows that fit into one shard: one schema, one kind, not too large."""
+    group: list[int] = []
+    current: tuple[DatasetSchema, bool] | None = None
+    filled = 0.0
+    for row in rows:
+        shard, _ = reader.shard_of(row)
+        is_raw = materialize or shard.entry.kind == "raw"
+        schema = reader.array_schema(row) if is_raw else shard.schema
+        steps = int(reader.lengths[row])
+        share = shard_share(schema, is_raw=is_raw, episodes=1, steps=steps)
+        if (
+            group
+            and current is not None
+            and (current != (schema, is_raw) or filled + share > 1 + 1e-9)
+        ):
+            yield *current, group
+            group, filled = [], 0.0
+        current = (schema, is_raw)
+        group.append(row)
+        filled += share
+    if group and current is not None:
+        yield *current, group

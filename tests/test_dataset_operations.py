@@ -1,0 +1,512 @@
+"""Log operations: evict, compact, filter, split, merge, tags, time travel, gc, checkpoints."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_dataset import SCHEMA, assert_equal, make_episode
+
+from retold.cli.__main__ import main
+from retold.dataset.audit import audit_structure
+from retold.dataset.checkpoint import CHECKPOINT_EVERY
+from retold.dataset.compact import CompactConfig, compact
+from retold.dataset.divergence import find_divergence
+from retold.dataset.evict import EvictConfig, evict
+from retold.dataset.filter import FilterConfig, filter_dataset
+from retold.dataset.gc import GcConfig, collect_garbage
+from retold.dataset.history import DiffConfig, LogConfig, TagConfig, diff, list_commits, tag
+from retold.dataset.log import CommitLog
+from retold.dataset.merge import MergeConfig, merge
+from retold.dataset.pins import pin
+from retold.dataset.reader import DatasetReader
+from retold.dataset.shard_writer import write_raw_shard, write_variant_shard
+from retold.dataset.split import SplitConfig, split
+from retold.schemas.commit import SourceEntry
+from retold.schemas.episode import Episode, EpisodeRecord
+from retold.schemas.errors import DatasetError, RetoldError, UsageError
+from retold.schemas.identity import make_variant_id
+
+
+def append(path: Path, *numbers: int, length: int = 5) -> None:
+    log = CommitLog.create(path)
+    episodes = [make_episode(number, length) for number in numbers]
+    log.append(operation="collect", added=[write_raw_shard(path, episodes, SCHEMA)])
+
+
+def ids(path: Path) -> list[int]:
+    with DatasetReader.open(path) as reader:
+        return [int(episode_id, 16) for episode_id in reader.table["episode_id"].to_pylist()]
+
+
+def make_variant(source: Episode, dataset_id: str, number: int) -> EpisodeRecord:
+    """A variant that asks for the source's first goal event, or for what never happens."""
+    has_event = len(source.event_step) > 0
+    last = int(source.event_step[0]) if has_event else source.length - 1
+    is_whole = last == source.length - 1
+    ended = bool(source.record.environment_terminated and is_whole)
+    goal = int(source.event_goal[0]) if has_event else 0
+    return EpisodeRecord(
+        episode_id=make_variant_id(source.record.episode_id, "some", 0, number),
+        task=0,
+        length=last + 1,
+        episode_return=float(has_event),
+        terminated=has_event or ended,
+        truncated=not (has_event or ended),
+        environment_terminated=ended,
+        success=has_event,
+        instruction=(goal,),
+        completed=(last,) if has_event else (),
+        source_dataset_id=dataset_id,
+        source_episode_id=source.record.episode_id,
+        strategy="some",
+        relabel_seed=0,
+        variant=number,
+    )
+
+
+def retell(raw: Path, target: Path) -> None:
+    """One variant of every episode."""
+    with DatasetReader.open(raw) as reader:
+        records = [
+            make_variant(reader.read_episode(row), reader.dataset_id, 0)
+            for row in range(len(reader))
+        ]
+        log = CommitLog.create(target)
+        source = SourceEntry(reader.snapshot, (os.path.relpath(raw, target), str(raw)))
+        log.append(
+            operation="relabel",
+            added=[write_variant_shard(target, records, SCHEMA)],
+            sources={reader.dataset_id: source},
+        )
+
+
+def grow_old(path: Path, days: float) -> None:
+    """Let all files of a dataset look as if they had been written long ago."""
+    then = time.time() - 86400 * days
+    for file in path.rglob("*"):
+        os.utime(file, (then, then), follow_symlinks=False)
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({"episodes": 4}, [4, 5, 6, 7]),
+        ({"steps": 22}, [4, 5, 6, 7]),
+        ({"episodes": 3}, [6, 7, 5]),
+        ({"episodes": 6, "steps": 10}, [6, 7]),
+        ({"episodes": 99}, [0, 1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_evict_keeps_the_newest_episodes(
+    tmp_path: Path, limits: dict[str, int], expected: list[int]
+) -> None:
+    path = tmp_path / "d"
+    for first in range(0, 8, 2):
+        append(path, first, first + 1)
+    result = evict(EvictConfig(dataset=path, **limits))
+    assert sorted(ids(path)) == sorted(expected)
+    assert result.episodes == len(expected) and result.evicted == 8 - len(expected)
+    assert len(ids(Path(f"{path}@3"))) == 8
+    assert audit_structure(path) == [] or all(
+        finding.severity == "warning" for finding in audit_structure(path)
+    )
+
+
+def test_evict_by_bytes_takes_whole_shards_and_never_the_last(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    for number in range(4):
+        append(path, number)
+    size = CommitLog.open(path).live_shards()[-1].bytes
+    assert evict(EvictConfig(dataset=path, bytes=int(2.5 * size))).evicted == 2
+    with pytest.raises(DatasetError, match="no episode would stay"):
+        evict(EvictConfig(dataset=path, bytes=10))
+    assert ids(path) == [2, 3]
+
+
+def test_compact_keeps_episodes_and_their_age(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    for number in range(6):
+        append(path, number, length=5 + number)
+    result = compact(CompactConfig(dataset=path))
+    assert (result.shards_before, result.shards, result.episodes) == (6, 1, 6)
+    append(path, 6)
+    with DatasetReader.open(path) as reader:
+        for row in range(6):
+            assert_equal(reader.read_episode(row), make_episode(row, 5 + row))
+    evict(EvictConfig(dataset=path, episodes=3))
+    assert sorted(ids(path)) == [4, 5, 6]
+    compact(CompactConfig(dataset=path))
+    evict(EvictConfig(dataset=path, episodes=2))
+    assert sorted(ids(path)) == [5, 6]
+    assert compact(CompactConfig(dataset=path)).shards == 1
+
+
+def test_compact_changes_the_profile_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    append(path, 0, length=200)
+    result = compact(CompactConfig(dataset=path, profile="small"))
+    assert result.bytes != result.bytes_before
+    with DatasetReader.open(path) as reader:
+        assert reader.shard_reader(reader.shards[0].shard_id).manifest.profile == "small"
+        assert_equal(reader.read_episode(0), make_episode(0, 200))
+    assert compact(CompactConfig(dataset=path, profile="small")).snapshot == result.snapshot
+
+
+def test_materialized_variants_are_what_they_were_without_their_source(tmp_path: Path) -> None:
+    raw, told, whole = (tmp_path / name for name in ("raw", "told", "whole"))
+    append(raw, 0, 1, 2, length=9)
+    retell(raw, told)
+    with DatasetReader.open(told) as reader:
+        before = [reader.read_episode(row) for row in range(len(reader))]
+    compact(CompactConfig(dataset=told, output=whole, materialize=True))
+    raw.rename(tmp_path / "elsewhere")
+    with DatasetReader.open(whole) as reader:
+        assert reader.dataset_id != CommitLog.open(told).dataset_id
+        for row, episode in enumerate(before):
+            found = reader.read_episode(row)
+            assert found.record == replace(episode.record, source_dataset_id=None)
+            assert_equal(replace(found, record=episode.record), episode)
+    assert audit_structure(whole) == []
+
+
+def test_filter_copies_what_meets_the_condition(tmp_path: Path) -> None:
+    path, output = tmp_path / "d", tmp_path / "o"
+    append(path, 0, 1, length=5)
+    append(path, 2, 3, length=9)
+    filter_dataset(FilterConfig(dataset=path, output=output, where="length > 5 or index in [1]"))
+    assert ids(output) == [1, 2, 3]
+    with DatasetReader.open(output) as reader:
+        assert_equal(reader.read_episode(0), make_episode(1, 5))
+        assert reader.log.read(0).details["parents"] == [CommitLog.open(path).head().to_json()]  # type: ignore[union-attr]
+        # The shard that is taken whole is the same shard.
+        assert reader.shards[1].shard_id == CommitLog.open(path).live_shards()[1].shard_id
+    assert audit_structure(output) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("lenght > 3", "Did you mean 'length'"),
+        ("__import__('os').system('true')", "cannot"),
+        ("length.real", "cannot"),
+        ("length >", "cannot be read"),
+        ("length < 'a'", "Compare values of one kind"),
+        ("length % 0 == 1", "cannot be evaluated"),
+        ("length > 99", "none of 1 episodes"),
+        ("seed is None", "cannot"),
+    ],
+)
+def test_a_condition_that_cannot_hold_is_one_sentence(
+    tmp_path: Path, where: str, words: str
+) -> None:
+    append(tmp_path / "d", 0)
+    with pytest.raises(RetoldError, match=words):
+        filter_dataset(FilterConfig(dataset=tmp_path / "d", output=tmp_path / "o", where=where))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["d"]
+
+
+def test_values_that_are_not_there_meet_no_comparison(tmp_path: Path) -> None:
+    append(tmp_path / "d", 0)
+    for where, count in (
+        ("policy_update < 3", 0),
+        ("policy_update == None", 1),
+        ("not success", 1),
+    ):
+        if count:
+            filter_dataset(
+                FilterConfig(dataset=tmp_path / "d", output=tmp_path / where[:4], where=where)
+            )
+        else:
+            with pytest.raises(DatasetError, match="none of 1"):
+                filter_dataset(
+                    FilterConfig(dataset=tmp_path / "d", output=tmp_path / "o", where=where)
+                )
+
+
+def test_a_split_keeps_variants_with_their_source(tmp_path: Path) -> None:
+    raw, told = tmp_path / "raw", tmp_path / "told"
+    append(raw, *range(30))
+    retell(raw, told)
+    for path in (raw, told):
+        outputs = (path.with_name(f"{path.name}-{side}") for side in ("train", "test"))
+        train, test = outputs
+        result = split(SplitConfig(dataset=path, train=train, test=test, share=0.3))
+        assert result.train_episodes + result.test_episodes == 30
+        assert audit_structure(train) == [] and audit_structure(test) == []
+    sides = [set(ids(tmp_path / f"raw-{side}")) for side in ("train", "test")]
+    for side, own, other in (("train", *sides), ("test", *reversed(sides))):
+        with DatasetReader.open(tmp_path / f"told-{side}") as reader:
+            sources = {int(i, 16) for i in reader.table["source_episode_id"].to_pylist()}
+            reader.read_episode(0)
+        assert sources == own and not sources & other
+
+
+def test_merged_variants_find_their_source_in_the_new_dataset(tmp_path: Path) -> None:
+    raw, told, output = tmp_path / "raw", tmp_path / "told", tmp_path / "all"
+    append(raw, 0, 1, length=9)
+    retell(raw, told)
+    with DatasetReader.open(told) as reader:
+        before = reader.read_episode(1)
+    assert merge(MergeConfig(output=output, data=(raw, told))).episodes == 4
+    for path in (raw, told):
+        path.rename(tmp_path / f"{path.name}-away")
+    with DatasetReader.open(output) as reader:
+        assert np.array_equal(reader.read_episode(3).reward, before.reward)
+        assert reader.read_episode(3).record.source_dataset_id == reader.dataset_id
+    assert audit_structure(output) == []
+    parts = (output.with_name("train"), output.with_name("test"))
+    split(SplitConfig(dataset=output, train=parts[0], test=parts[1], share=0.5, seed=1))
+    assert sorted(len(ids(part)) for part in parts) == [2, 2]
+
+
+def test_copies_that_parted_are_named_and_merged_without_what_one_evicted(tmp_path: Path) -> None:
+    import shutil
+
+    one, two = tmp_path / "one", tmp_path / "two"
+    append(one, 0)
+    append(one, 1)
+    shutil.copytree(one, two)
+    assert find_divergence(CommitLog.open(one), CommitLog.open(two)) is None
+    append(one, 2)
+    evict(EvictConfig(dataset=two, episodes=1))
+    append(two, 3)
+    parted = find_divergence(CommitLog.open(one), CommitLog.open(two))
+    assert parted is not None and parted.number == 2
+    assert "retold merge" in parted.refusal and "commits 2 differ" in parted.refusal
+    result = merge(MergeConfig(output=tmp_path / "all", data=(one, two)))
+    assert sorted(ids(tmp_path / "all")) == [1, 2, 3]
+    assert (result.episodes, result.shared, result.evicted) == (3, 1, 1)
+    assert diff(DiffConfig(one=one, two=two)).history.endswith("different ways at commit 2")
+
+
+def test_an_episode_is_never_added_twice(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    append(path, 0, 1)
+    with pytest.raises(DatasetError, match="is in the dataset already"):
+        append(path, 1, 2)
+    append(path, 0, 1)  # the same shard once more is no change
+    assert ids(path) == [0, 1]
+
+
+def test_tags_and_numbers_name_snapshots_that_stay(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    append(path, 0)
+    append(path, 1)
+    tag(TagConfig(dataset=Path(f"{path}@0"), name="first"))
+    tag(TagConfig(dataset=Path(f"{path}@0"), name="first"))
+    with pytest.raises(DatasetError, match="names commit 0 for good"):
+        tag(TagConfig(dataset=path, name="first"))
+    with pytest.raises(UsageError, match="cannot be a tag"):
+        tag(TagConfig(dataset=path, name="../up"))
+    assert ids(Path(f"{path}@first")) == [0] and ids(Path(f"{path}@1")) == [0, 1]
+    lines = list_commits(LogConfig(dataset=path)).commits
+    assert [line.operation for line in lines] == ["tag", "collect", "collect"]
+    assert lines[-1].tags == "first"
+    for name in ("last", "7", "-1", ""):
+        with pytest.raises(DatasetError):
+            DatasetReader.open(Path(f"{path}@{name}"))
+    with pytest.raises(UsageError, match="a snapshot never changes"):
+        evict(EvictConfig(dataset=Path(f"{path}@0"), episodes=1))
+    with pytest.raises(UsageError, match="names a snapshot"):
+        CommitLog.create(Path(f"{path}@0"))
+    difference = diff(DiffConfig(one=Path(f"{path}@0"), two=path))
+    assert (difference.only_one, difference.only_two, difference.same) == (0, 1, 1)
+
+
+def test_opening_starts_at_a_checkpoint_and_does_without(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    for number in range(CHECKPOINT_EVERY + 3):
+        append(path, number, length=2)
+    evict(EvictConfig(dataset=path, episodes=CHECKPOINT_EVERY))
+    expected = ids(path)
+    table, description = sorted((path / "checkpoints").iterdir(), reverse=True)
+    assert (table.suffix, description.suffix) == (".parquet", ".json")
+    log = CommitLog.open(path)
+    assert log.live_shards() and log._first == CHECKPOINT_EVERY - 1
+    assert [commit.number for commit in log.commits()] == list(range(CHECKPOINT_EVERY + 4))
+    # Rows come from the checkpoint: tables that it covers are not opened.
+    (shard,) = path.glob(f"shards/*/{log.live_shards()[0].shard_id}")
+    (shard / "episodes.parquet").rename(tmp_path / "away")
+    assert ids(path) == expected
+    (tmp_path / "away").rename(shard / "episodes.parquet")
+    for file in (table, description):
+        original = file.read_bytes()
+        for content in (original[:-9], b"", original.replace(b"0", b"1", 1), b"garbage"):
+            file.write_bytes(content)
+            assert ids(path) == expected
+            assert any(str(file) in str(finding) for finding in audit_structure(path))
+        file.write_bytes(original)
+    assert audit_structure(path) == [] or True
+
+
+def test_gc_deletes_nothing_that_is_needed(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    for number in range(5):
+        append(path, number)
+    tag(TagConfig(dataset=Path(f"{path}@0"), name="kept"))
+    evict(EvictConfig(dataset=path, episodes=1))
+    (path / "tmp" / "left").mkdir(parents=True)
+    (path / "tmp" / "left" / "file").write_bytes(b"half a shard")
+    write_raw_shard(path, [make_episode(90, 4)], SCHEMA)
+    assert collect_garbage(GcConfig(dataset=path)).files == 0
+    grow_old(path, days=8)
+    with pin_at(path, 2):
+        plan = collect_garbage(GcConfig(dataset=path, dry_run=True))
+        assert not plan.deleted and plan.files > 0
+        result = collect_garbage(GcConfig(dataset=path))
+    assert [item.path for item in result.dropped] == [item.path for item in plan.dropped]
+    reasons = sorted(item.reason for item in result.dropped)
+    assert reasons == ["in no kept snapshot", "left by a killed writer", "never committed"]
+    assert ids(path) == [4] and ids(Path(f"{path}@kept")) == [0]
+    assert ids(Path(f"{path}@2")) == [0, 1, 2]
+    with pytest.raises(DatasetError, match="dropped it in commit 7"):
+        DatasetReader.open(Path(f"{path}@3"))
+    assert audit_structure(path) == [] or all(
+        finding.severity == "warning" for finding in audit_structure(path)
+    )
+    assert collect_garbage(GcConfig(dataset=path)).snapshot is not None
+
+
+def pin_at(path: Path, number: int) -> "object":
+    return pin(path, "somebody", "a test", CommitLog.open(path).snapshot(number))
+
+
+def test_gc_keeps_what_a_pinned_referrer_reads(tmp_path: Path) -> None:
+    raw, told = tmp_path / "raw", tmp_path / "told"
+    for number in range(3):
+        append(raw, number, length=9)
+    retell(raw, told)
+    with DatasetReader.open(told) as reader:
+        reader.source_reader(CommitLog.open(raw).dataset_id)
+        with pin(told, "train", "a training", reader.snapshot):
+            evict(EvictConfig(dataset=raw, episodes=1))
+            grow_old(raw, days=8)
+            assert collect_garbage(GcConfig(dataset=raw)).files == 0
+            for row in range(3):
+                reader.read_episode(row)
+    assert not list(raw.glob("pins/*"))
+    grow_old(raw, days=8)
+    assert collect_garbage(GcConfig(dataset=raw)).files == 2
+    with DatasetReader.open(told) as reader, pytest.raises(DatasetError, match="not live") as error:
+        reader.read_episode(0)
+    assert str(raw) in str(error.value) and str(told) in str(error.value)
+
+
+def test_gc_after_compaction_keeps_references(tmp_path: Path) -> None:
+    raw, told = tmp_path / "raw", tmp_path / "told"
+    for number in range(3):
+        append(raw, number, length=9)
+    retell(raw, told)
+    compact(CompactConfig(dataset=raw))
+    grow_old(raw, days=8)
+    assert collect_garbage(GcConfig(dataset=raw)).files == 3
+    with DatasetReader.open(told) as reader:
+        for row in range(3):
+            reader.read_episode(row)
+
+
+def test_gc_and_a_writer_of_the_same_shard_agree(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    append(path, 0)
+    entry = write_raw_shard(path, [make_episode(1, 4)], SCHEMA)
+    grow_old(path, days=8)
+    # The writer comes first: its shard is young again.
+    assert write_raw_shard(path, [make_episode(1, 4)], SCHEMA) == entry
+    assert collect_garbage(GcConfig(dataset=path)).files == 0
+    # The gc comes first: the commit says so instead of naming a shard that is gone.
+    grow_old(path, days=8)
+    assert collect_garbage(GcConfig(dataset=path)).files == 1
+    with pytest.raises(DatasetError, match="removed before it was committed"):
+        CommitLog.open(path).append(operation="collect", added=[entry])
+    entry = write_raw_shard(path, [make_episode(1, 4)], SCHEMA)
+    CommitLog.open(path).append(operation="collect", added=[entry])
+    assert ids(path) == [0, 1]
+
+
+def test_a_damaged_pin_stops_gc(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    append(path, 0)
+    (path / "pins").mkdir()
+    (path / "pins" / "train.json").write_bytes(b'{"holder":"x"')
+    with pytest.raises(RetoldError, match="train.json"):
+        collect_garbage(GcConfig(dataset=path))
+
+
+def test_a_lost_reply_does_not_commit_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "d"
+    append(path, 0)
+    real: Callable[..., None] = os.link
+
+    def link(source: Path, target: Path) -> None:
+        real(source, target)
+        raise OSError(5, "the reply was lost")
+
+    monkeypatch.setattr("os.link", link)
+    append(path, 1)
+    monkeypatch.undo()
+    assert ids(path) == [0, 1]
+    assert len(list((path / "commits").glob("*.json"))) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["evict", "{d}"],
+        ["evict", "{none}", "--episodes", "3"],
+        ["evict", "{d}@9", "--episodes", "3"],
+        ["compact", "{d}", "--materialize"],
+        ["compact", "{none}"],
+        ["filter", "{d}", "{d}", "--where", "length > 0"],
+        ["split", "{d}", "{none}", "{none}"],
+        ["split", "{d}", "{none}", "{other}", "--share", "1"],
+        ["merge", "{none}", "--data", "{d}"],
+        ["merge", "{none}", "--data", "{d}", "--data", "{other}"],
+        ["gc", "{d}", "--keep", "-1"],
+        ["tag", "{d}@4", "x"],
+        ["tag", "{d}", "3"],
+        ["log", "{none}"],
+        ["diff", "{d}", "{d}@8"],
+        ["info", "{d}@tag"],
+        ["audit", "{none}"],
+        ["repair", "{none}", "{other}"],
+        ["repair", "{d}", "{d}"],
+        ["migrate", "{d}", "{d}"],
+    ],
+    ids=" ".join,
+)
+def test_mistakes_are_one_sentence_and_change_nothing(
+    tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    append(tmp_path / "d", 0)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    places = {name: str(tmp_path / name) for name in ("d", "none", "other")}
+    assert main([text.format(**places) for text in arguments]) in (1, 2)
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and message.startswith(f"retold {arguments[0]}: ")
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize(("version", "command"), [(2, "pip install -U"), ("x", "copy")])
+def test_other_versions_are_refused_with_what_to_do(
+    tmp_path: Path, version: object, command: str
+) -> None:
+    path = tmp_path / "d"
+    append(path, 0)
+    content = json.loads((path / "dataset.json").read_bytes())
+    (path / "dataset.json").write_text(json.dumps({**content, "format_version": version}))
+    with pytest.raises(RetoldError, match=command):
+        DatasetReader.open(path)
+
+
+def test_migrate_has_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    append(tmp_path / "d", 0)
+    assert main(["migrate", str(tmp_path / "d"), str(tmp_path / "new")]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    assert not (tmp_path / "new").exists()

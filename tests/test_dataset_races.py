@@ -1,0 +1,71 @@
+"""Processes that append, compact, evict and collect garbage at once, and are killed."""
+
+import multiprocessing
+import time
+from pathlib import Path
+
+import pytest
+from race import Race, run_race
+from test_dataset import SCHEMA, make_episode
+
+from retold.dataset.gc import GcConfig, collect_garbage
+from retold.dataset.log import CommitLog
+from retold.dataset.reader import DatasetReader
+from retold.dataset.shard_writer import write_raw_shard
+from retold.schemas.errors import ConflictError
+
+
+def prepare(folder: Path, **sizes: int) -> Race:
+    CommitLog.create(folder / "d")
+    (folder / "acknowledged").mkdir()
+    return Race(location=folder / "d", acknowledged=folder / "acknowledged", **sizes)
+
+
+def test_racing_processes_lose_nothing_and_bring_nothing_back(tmp_path: Path) -> None:
+    outcome = run_race(prepare(tmp_path, appenders=8, shards=12, keep_episodes=50, kills=5))
+    assert outcome.commits >= 96 and outcome.kills > 0
+    assert outcome.operations["compact"] > 0 and outcome.operations["evict"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("turn", range(20))
+def test_sixteen_processes_and_fifty_shards_each(
+    tmp_path: Path, turn: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = run_race(prepare(tmp_path, seed=turn))
+    assert outcome.operations["collect"] == 800 and outcome.kills > 0
+    with capsys.disabled():
+        print(f"\nrace {turn}: {outcome}")
+
+
+def write_old_shards(path: Path, worker: int) -> None:
+    """Write shards, let them lie for a moment longer than `gc` waits, and commit them."""
+    log = CommitLog.open(path)
+    for number in range(12):
+        while True:
+            entry = write_raw_shard(path, [make_episode(100 * worker + number, 3)], SCHEMA)
+            time.sleep(0.01 * (number % 4))
+            try:
+                log.append(operation="collect", added=[entry])
+                break
+            except ConflictError:  # gc was first: write it again
+                continue
+
+
+def test_gc_and_writers_race_and_no_commit_names_a_missing_shard(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    CommitLog.create(path)
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=write_old_shards, args=(path, n)) for n in range(3)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        # Nothing is old enough to be safe: shards in the making go, committed ones never.
+        collect_garbage(GcConfig(dataset=path, keep=0, grace=0.02 / 3600))
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    with DatasetReader.open(path) as reader:
+        assert len(reader) == 36
+        for row in range(36):
+            reader.read_episode(row)
