@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import shutil
 import time
@@ -33,7 +34,8 @@ class GcConfig:
     keep: float = 7.0
     """Days for which snapshots are kept after a newer one replaced them."""
     grace: float = 24.0
-    """Hours for which files that no kept snapshot needs are left to whoever may be writing them."""
+    """Hours for which files that no kept snapshot needs are left to whoever may be writing them;
+    must be longer than a commit takes, and 0 only where nobody writes."""
     dry_run: bool = False
     """Say what would be deleted, and delete nothing."""
 
@@ -214,11 +216,18 @@ def _leftovers(dataset: Path) -> Iterator[Path]:
 
 
 def _youngest(path: Path) -> float:
-    """When the newest part of a file or folder was changed, by the store's clock."""
-    times = [path.lstat().st_mtime]
-    if path.is_dir():
-        for root, folders, names in os.walk(path):
-            times += [os.lstat(os.path.join(root, name)).st_mtime for name in (*folders, *names)]
+    """When the newest part of a file or folder was changed, by the store's clock.
+
+    What goes while we look is somebody's at work, and so as young as can be.
+    """
+    try:
+        times = [path.lstat().st_mtime]
+        if path.is_dir():
+            for root, folders, names in os.walk(path):
+                inside = (os.path.join(root, name) for name in (*folders, *names))
+                times += [os.lstat(name).st_mtime for name in inside]
+    except FileNotFoundError:
+        return math.inf
     return max(times)
 
 
@@ -235,12 +244,11 @@ def _store_time(dataset: Path, *, is_dry: bool) -> float:
 
 
 def _dropped(dataset: Path, path: Path, reason: str) -> DroppedFile:
-    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
-    return DroppedFile(
-        path=path.relative_to(dataset).as_posix(),
-        reason=reason,
-        bytes=sum(file.lstat().st_size for file in files),
-    )
+    size = 0
+    with contextlib.suppress(FileNotFoundError):  # it went by itself
+        files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+        size = sum(file.lstat().st_size for file in files)
+    return DroppedFile(path=path.relative_to(dataset).as_posix(), reason=reason, bytes=size)
 
 
 def _result(

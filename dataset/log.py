@@ -173,9 +173,9 @@ class CommitLog:
                 check(self._commits_since(base))
             new = [entry for entry in added if entry.shard_id not in self._live]
             self._refuse_gone(removed)
-            for entry in new:
-                self._touch(entry)
+            self._touch(new)
             self._refuse_doubles(new, removed, known)
+            self._touch(new)
             commit = replace(
                 commit,
                 number=self._count,
@@ -238,15 +238,16 @@ class CommitLog:
             logger.warning("%s", error)
             return np.zeros(0, "S32")
 
-    def _touch(self, entry: ShardEntry) -> None:
-        """Make a shard young, so that no `gc` takes it for one that was left."""
-        path = ShardFiles(self.path, entry).path / "manifest.json"
-        try:
-            os.utime(path)
-        except FileNotFoundError as error:
-            raise ConflictError(
-                f"{path}: the shard was removed before it was committed. Run again."
-            ) from error
+    def _touch(self, entries: Sequence[ShardEntry]) -> None:
+        """Make shards young, so that no `gc` takes them for some that were left."""
+        for entry in entries:
+            path = ShardFiles(self.path, entry).path / "manifest.json"
+            try:
+                os.utime(path)
+            except FileNotFoundError as error:
+                raise ConflictError(
+                    f"{path}: the shard was removed before it was committed. Run again."
+                ) from error
 
     def _keep_checkpoint(self, commit: Commit) -> None:
         if (commit.number + 1) % CHECKPOINT_EVERY == 0 and self._from_checkpoint:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from test_dataset import SCHEMA, make_episode
+import numpy as np
 
 from retold.dataset.audit import audit_structure
 from retold.dataset.compact import CompactConfig, compact
@@ -24,7 +24,47 @@ from retold.dataset.log import CommitLog
 from retold.dataset.reader import DatasetReader
 from retold.dataset.shard_files import ShardFiles
 from retold.dataset.shard_writer import write_raw_shard
+from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
+from retold.schemas.episode import Episode, EpisodeRecord
 from retold.schemas.errors import ConflictError
+from retold.schemas.spaces import DiscreteSpace
+
+TINY = DatasetSchema(
+    tasks=(
+        TaskDescription(name="tiny", kwargs={}, code_version="1", limit_is="truncation", horizon=9),
+    ),
+    observation_space=DiscreteSpace(9),
+    action_space=DiscreteSpace(2),
+)
+"""As few files a shard as there can be: each of them is synced."""
+
+
+def make_tiny_episode(number: int) -> Episode:
+    """Some steps, all truncated at their end."""
+    length = 2 + number % 3
+    none = np.zeros(length, np.bool_)
+    last = none.copy()
+    last[-1] = True
+    return Episode(
+        record=EpisodeRecord(
+            episode_id=f"{number:032x}",
+            task=0,
+            length=length,
+            episode_return=float(length),
+            terminated=False,
+            truncated=True,
+            environment_terminated=False,
+        ),
+        observation={"observation": np.full(length + 1, number % 9, np.int64)},
+        action={"action": np.full(length, number % 2, np.int64)},
+        reward=np.ones(length, np.float32),
+        terminated=none,
+        truncated=last,
+        environment_terminated=none,
+        reset=none,
+        event_step=np.zeros(0, np.uint32),
+        event_goal=np.zeros(0, np.uint32),
+    )
 
 
 @dataclass(frozen=True)
@@ -109,8 +149,8 @@ def append_shards(race: Race, worker: int) -> None:
         for number in range(race.shards):
             if number in done:
                 continue
-            episode = make_episode(worker * race.shards + number, 2 + number % 3)
-            entry = write_raw_shard(race.location, [episode], SCHEMA)
+            episode = make_tiny_episode(worker * race.shards + number)
+            entry = write_raw_shard(race.location, [episode], TINY)
             log.append(
                 operation="collect", added=[entry], details={"worker": worker, "shard": number}
             )

@@ -2,11 +2,12 @@
 
 import os
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_dataset import SCHEMA, assert_equal, make_episode
 from test_dataset_operations import append, retell
@@ -83,23 +84,38 @@ def damage(file: Path, way: str, place: float, garbage: bytes) -> None:
         file.unlink()
 
 
+PLACES = {
+    "choice": st.integers(0, 10**6),
+    "place": st.floats(0, 0.9999),
+    "garbage": st.binary(max_size=99),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=3, deadline=None)
+@given(way=st.sampled_from(WAYS), **PLACES)
+def test_damage_is_named_never_read_and_the_rest_is_saved(
+    whole: Path, kind: str, way: str, choice: int, place: float, garbage: bytes
+) -> None:
+    check_damage(whole, kind, way, choice, place, garbage)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-@settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(choice=st.integers(0, 10**6), place=st.floats(0, 0.9999), garbage=st.binary(max_size=99))
-def test_damage_is_named_never_read_and_the_rest_is_saved(
-    whole: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    kind: str,
-    way: str,
-    choice: int,
-    place: float,
-    garbage: bytes,
+@settings(max_examples=25, deadline=None)
+@given(**PLACES)
+def test_much_damage_is_named_never_read_and_the_rest_is_saved(
+    whole: Path, kind: str, way: str, choice: int, place: float, garbage: bytes
+) -> None:
+    check_damage(whole, kind, way, choice, place, garbage)
+
+
+def check_damage(
+    whole: Path, kind: str, way: str, choice: int, place: float, garbage: bytes
 ) -> None:
     original = read_all(whole / "raw")
-    root = tmp_path_factory.mktemp("damaged")
+    root = Path(tempfile.mkdtemp(dir=whole.parent))
     shutil.copytree(whole / "raw", root / "raw")
     files = sorted(p for g in KINDS[kind] for p in (root / "raw").glob(g) if p.is_file())
     file = files[choice % len(files)]
@@ -119,6 +135,7 @@ def test_damage_is_named_never_read_and_the_rest_is_saved(
         for name, episode in found.items():
             assert_equal(episode, original[name])
     check_repair(root, file, kind, original)
+    shutil.rmtree(root)
 
 
 def check_repair(root: Path, file: Path, kind: str, original: dict[str, Episode]) -> None:

@@ -5,14 +5,13 @@ import time
 from pathlib import Path
 
 import pytest
-from race import Race, run_race
-from test_dataset import SCHEMA, make_episode
+from race import TINY, Race, make_tiny_episode, run_race
 
 from retold.dataset.gc import GcConfig, collect_garbage
 from retold.dataset.log import CommitLog
 from retold.dataset.reader import DatasetReader
 from retold.dataset.shard_writer import write_raw_shard
-from retold.schemas.errors import ConflictError
+from retold.schemas.errors import DatasetError
 
 
 def prepare(folder: Path, **sizes: int) -> Race:
@@ -42,13 +41,13 @@ def write_old_shards(path: Path, worker: int) -> None:
     """Write shards, let them lie for a moment longer than `gc` waits, and commit them."""
     log = CommitLog.open(path)
     for number in range(12):
-        while True:
-            entry = write_raw_shard(path, [make_episode(100 * worker + number, 3)], SCHEMA)
-            time.sleep(0.01 * (number % 4))
+        for is_first in (True, *[False] * 9):
             try:
+                entry = write_raw_shard(path, [make_tiny_episode(100 * worker + number)], TINY)
+                time.sleep(2.5 if number == worker and is_first else 0.0)
                 log.append(operation="collect", added=[entry])
                 break
-            except ConflictError:  # gc was first: write it again
+            except DatasetError:  # gc was first, which we were told: write it again
                 continue
 
 
@@ -59,12 +58,14 @@ def test_gc_and_writers_race_and_no_commit_names_a_missing_shard(tmp_path: Path)
     writers = [context.Process(target=write_old_shards, args=(path, n)) for n in range(3)]
     for writer in writers:
         writer.start()
+    dropped = 0
     while any(writer.is_alive() for writer in writers):
-        # Nothing is old enough to be safe: shards in the making go, committed ones never.
-        collect_garbage(GcConfig(dataset=path, keep=0, grace=0.02 / 3600))
+        # Shards that wait for their commit for long go; committed ones never.
+        dropped += len(collect_garbage(GcConfig(dataset=path, keep=0, grace=2 / 3600)).dropped)
     for writer in writers:
         writer.join()
         assert writer.exitcode == 0
+    assert dropped > 0
     with DatasetReader.open(path) as reader:
         assert len(reader) == 36
         for row in range(36):
