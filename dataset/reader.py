@@ -14,11 +14,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from retold.dataset.log import CommitLog
-from retold.dataset.paths import is_plain_path, path_inside
+from retold.dataset.paths import path_inside
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.snapshot_names import open_log, refuse_dropped
 from retold.dataset.sources import find_source
 from retold.dataset.table import TABLE_SCHEMA, record_from_row
+from retold.dataset.validation import check_field_paths
 from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import ShardEntry, Snapshot
 from retold.schemas.dataset_schema import DatasetSchema
@@ -380,10 +381,5 @@ def read_schema(dataset: Path, sha256: str) -> DatasetSchema:
         raise FormatError(
             f"{path}: this schema is damaged. Restore it from a copy of the dataset."
         ) from error
-    for leaf in schema.leaves:
-        if not is_plain_path(leaf.path):
-            raise FormatError(
-                f"{path}: it names a field {leaf.path!r}, which leads elsewhere. Do not use this "
-                f"dataset; it was made to read or write outside itself."
-            )
+    check_field_paths(str(path), schema)
     return schema

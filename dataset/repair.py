@@ -151,8 +151,7 @@ def _save_episodes(
     with DatasetReader(log, sound.snapshot, {}, shards=[shard.entry], piecewise=True) as reader:
         reader.shard_reader(shard.entry.shard_id).manifest = shard.manifest
         if shard.entry.kind == "variant":
-            records = [reader.record(row) for row in range(len(reader))]
-            yield write_variant_shard(part, records, shard.schema)
+            yield write_variant_shard(part, reader.table, shard.schema)
             return
         episodes = []
         for row in range(len(reader)):

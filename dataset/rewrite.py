@@ -6,6 +6,7 @@ from pathlib import Path
 
 from retold.dataset.reader import DatasetReader
 from retold.dataset.shard_writer import write_raw_shard, write_variant_shard
+from retold.dataset.table import make_table
 from retold.dataset.zarr_codec import Profile
 from retold.schemas.commit import ShardEntry
 from retold.schemas.dataset_schema import DatasetSchema
@@ -50,7 +51,7 @@ def rewrite_rows(
             entries.append(write_raw_shard(target, episodes, schema, profile=profile))
         else:
             records = [change(reader.record(row)) for row in group]
-            entries.append(write_variant_shard(target, records, schema))
+            entries.append(write_variant_shard(target, make_table(records, {}), schema))
     return entries
 
 

@@ -7,10 +7,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from retold.dataset.paths import is_plain_path
 from retold.schemas.dataset_schema import TRANSITION_LEAVES, DatasetSchema
 from retold.schemas.episode import Episode
-from retold.schemas.errors import DatasetError
+from retold.schemas.errors import DatasetError, FormatError
 from retold.schemas.spaces import BoxSpace, Leaf, find_invalid
+
+
+def check_field_paths(where: str, schema: DatasetSchema) -> None:
+    """Refuse a schema whose fields would lie outside their shard: they are paths in it.
+
+    Raises:
+        FormatError: a field's name leads elsewhere.
+    """
+    for leaf in schema.leaves:
+        if not is_plain_path(leaf.path):
+            raise FormatError(
+                f"{where}: it names a field {leaf.path!r}, which leads elsewhere. Give it another "
+                f"name; do not use a dataset that others made so."
+            )
 
 
 def check_episodes(dataset: Path, episodes: Sequence[Episode], schema: DatasetSchema) -> None:
@@ -19,6 +34,7 @@ def check_episodes(dataset: Path, episodes: Sequence[Episode], schema: DatasetSc
     Raises:
         DatasetError: nothing has been written.
     """
+    check_field_paths(str(dataset), schema)
     if not episodes:
         raise DatasetError(f"{dataset}: a shard needs at least one episode. Collect some first.")
     for number, episode in enumerate(episodes):

@@ -26,6 +26,7 @@ from retold.dataset.pins import pin
 from retold.dataset.reader import DatasetReader
 from retold.dataset.shard_writer import write_raw_shard, write_variant_shard
 from retold.dataset.split import SplitConfig, split
+from retold.dataset.table import make_table
 from retold.schemas.commit import SourceEntry
 from retold.schemas.episode import Episode, EpisodeRecord
 from retold.schemas.errors import DatasetError, RetoldError, UsageError
@@ -80,7 +81,7 @@ def retell(raw: Path, target: Path) -> None:
         source = SourceEntry(reader.snapshot, (os.path.relpath(raw, target), str(raw)))
         log.append(
             operation="relabel",
-            added=[write_variant_shard(target, records, SCHEMA)],
+            added=[write_variant_shard(target, make_table(records, {}), SCHEMA)],
             sources={reader.dataset_id: source},
         )
 
