@@ -55,7 +55,7 @@ class Sizes:
     """Environment steps."""
     episodes: int = 64
     """Collected in a round."""
-    updates: int = 20
+    updates: int = 10
     """Trained in a round."""
     evaluation_episodes: int = 200
 
@@ -92,7 +92,7 @@ def run_cell(cell: Cell, sizes: Sizes, folder: Path, commit: str) -> dict[str, A
     while steps < sizes.steps:
         steps += collect(_collect_config(cell, sizes, raw, run, rounds)).steps
         if cell.arm == "retold":
-            relabel(RelabelConfig(source=raw, target=retold, variants=4, seed=cell.seed, workers=0))
+            relabel(RelabelConfig(source=raw, target=retold, variants=8, seed=cell.seed, workers=0))
         rounds += 1
         train(_train_config(cell, sizes, raw, retold, run, rounds))
         if steps >= (len(curve) + 1) * sizes.steps / POINTS:

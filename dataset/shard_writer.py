@@ -61,9 +61,29 @@ def write_raw_shard(
     return _write_shard(dataset, table, schema, fill, profile, "raw")
 
 
-def write_variant_shard(dataset: Path, table: pa.Table, schema: DatasetSchema) -> ShardEntry:
-    """Write variants as one shard: table rows only, whose arrays are those of their sources."""
-    return _write_shard(dataset, table, schema, lambda folder: None, "fast", "variant")
+def write_variant_shard(
+    dataset: Path,
+    table: pa.Table,
+    schema: DatasetSchema,
+    *,
+    reward: NDArray[np.float32] | None = None,
+) -> ShardEntry:
+    """Write variants as one shard: table rows, whose arrays are those of their sources.
+
+    Args:
+        dataset: where to.
+        table: rows of the episode table.
+        schema: of the source.
+        reward: `[rows]`, for variants whose rewards do not follow from goal events: as many as
+            the length + 1 of each, at their `offset`, the last one of each zero.
+    """
+
+    def fill(folder: Path) -> None:
+        if reward is not None:
+            write_group(folder / "arrays")
+            write_array(folder / "arrays" / "reward", reward, "fast")
+
+    return _write_shard(dataset, table, schema, fill, "fast", "variant")
 
 
 def _write_shard(
@@ -87,7 +107,7 @@ def _write_shard(
         manifest = Manifest(
             files=list_files(folder),
             episodes=len(table),
-            rows=steps + len(table) if kind == "raw" else 0,
+            rows=0 if table["offset"].null_count else steps + len(table),
             profile=profile,
         )
         write_durably(folder / "manifest.json", manifest.encoded)

@@ -39,9 +39,12 @@ TABLE_SCHEMA = pa.schema(
         ("offset", pa.uint64()),
         ("event_offset", pa.uint64()),
         ("event_count", pa.uint32()),
+        ("goal_row", pa.uint32()),
     ]
 )
-"""`offset` is the episode's first row in every time array; the last three are null for variants."""
+"""`offset` is the episode's first row in every time array; it and the two after it are null for
+variants, but for those with rewards of their own (`goal_row`). Tables written before a column was
+added lack it: then it is null in every row."""
 
 _RECORD_FIELDS = tuple(field.name for field in fields(EpisodeRecord))
 _NEVER_REPEATED = frozenset({"episode_id", "offset", "event_offset"})

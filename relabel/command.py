@@ -1,106 +1,41 @@
 """`retold relabel`: retell the episodes of a dataset under instructions they happened to follow."""
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-from retold.dataset.expression import parse_condition
 from retold.dataset.log import CommitLog
 from retold.dataset.pins import pin
 from retold.dataset.reader import DatasetReader
+from retold.relabel.config import RelabelConfig
 from retold.relabel.generation import (
     Generation,
     find_retold,
     find_retold_rows,
     refuse_repeats,
 )
+from retold.relabel.goal_shard import is_goal_conditioned, retell_goal_shard
 from retold.relabel.graph import TaskRunner
-from retold.relabel.options import GoalStatistics, RelabelOptions
+from retold.relabel.options import GoalStatistics
 from retold.relabel.progress import show_progress
 from retold.relabel.shard_task import (
-    FILTER_COLUMNS,
     ShardResult,
     SourceShard,
     count_shard,
     retell_shard,
 )
-from retold.relabel.statistics import MOST_CHAINED_GOALS, GoalCounts
-from retold.relabel.strategies import find_strategy
+from retold.relabel.source_check import check_source
+from retold.relabel.statistics import GoalCounts
 from retold.schemas.commit import SourceEntry
-from retold.schemas.errors import DatasetError, UsageError
+from retold.schemas.errors import DatasetError
+
+__all__ = ["RelabelConfig", "RelabelResult", "relabel"]
 
 _COUNTING = frozenset({"rare", "chain"})
 """Strategies that read counts over the whole dataset."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RelabelConfig:
-    """What `retold relabel` is asked."""
-
-    source: Path
-    """Dataset whose episodes are retold. It is never changed."""
-    target: Path
-    """Dataset of variants to append to; made if there is none."""
-    strategy: str = "some"
-    """How goals are chosen: some, all, all-or-nothing, rare, rare-in-episode, chain, final, future,
-    episode, or a function of your own as module:function."""
-    variants: int = 4
-    """Variants of each episode; those equal to the original or to one another are dropped."""
-    seed: int = 0
-    """Seed of the draws. Another seed or strategy makes a new generation beside the old one."""
-    length_weights: tuple[float, ...] = field(default=())
-    """Chance of instructions of 1, 2, ... goals, in any scale; none keeps each episode's own
-    length."""
-    goal_limit: int | None = None
-    """Most variants of an episode in which one goal stands that its original lacks."""
-    filter: str | None = None
-    """Only retell episodes that meet this condition on their table rows, e.g. 'episode_return == 0
-    and events >= 3'."""
-    commit_every: int | None = None
-    """Source shards of one commit; none makes one commit of the whole run."""
-    workers: int = 2
-    """Dask worker processes on this machine; 0 retells in this process, without Dask."""
-    scheduler: str | None = None
-    """Address of a running Dask scheduler, used instead of local workers."""
-
-    def __post_init__(self) -> None:
-        for name, minimum in (
-            *(("variants", 1), ("seed", 0), ("workers", 0)),
-            *(("goal_limit", 1), ("commit_every", 1)),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < minimum:
-                flag = name.replace("_", "-")
-                raise UsageError(f"--{flag} is {value}, but must be at least {minimum}.")
-        if self.length_weights and (
-            min(self.length_weights) < 0 or not 0 < sum(self.length_weights) < float("inf")
-        ):
-            raise UsageError(
-                f"--length-weights is {self.length_weights}. Give numbers of at least 0, not all "
-                f"of them 0."
-            )
-        if self.source.resolve() == self.target.resolve():
-            raise UsageError(
-                f"{self.target}: source and target are the same dataset. Give another target."
-            )
-        find_strategy(self.strategy)
-        if self.filter is not None:
-            parse_condition(self.filter, FILTER_COLUMNS)
-
-    @property
-    def options(self) -> RelabelOptions:
-        """What decides what a variant says."""
-        return RelabelOptions(
-            strategy=self.strategy,
-            variants=self.variants,
-            seed=self.seed,
-            length_weights=self.length_weights,
-            goal_limit=self.goal_limit,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +67,8 @@ def relabel(config: RelabelConfig) -> RelabelResult:
             would double, or a worker failed. What was committed before stays.
     """
     with DatasetReader.open(config.source) as reader:
-        _check_goals(reader, config)
+        check_source(reader, config)
+        is_conditioned = is_goal_conditioned(reader.schema)
         snapshot = reader.snapshot
         log = CommitLog.create(config.target)
         generation = Generation(
@@ -157,7 +93,8 @@ def relabel(config: RelabelConfig) -> RelabelResult:
             TaskRunner(min(config.workers, len(todo)), config.scheduler) as runner,
         ):
             statistics = _count(runner, shards, config) if config.strategy in _COUNTING else None
-            for part in _retell(runner, todo, config, statistics):
+            work = retell_goal_shard if is_conditioned else retell_shard
+            for part in _retell(runner, work, todo, config, statistics):
                 base = log.append(
                     operation="relabel",
                     base=base,
@@ -187,6 +124,7 @@ def _count(
 
 def _retell(
     runner: TaskRunner,
+    work: Callable[..., ShardResult],
     todo: Sequence[SourceShard],
     config: RelabelConfig,
     statistics: GoalStatistics | None,
@@ -194,28 +132,9 @@ def _retell(
     """The results of the second pass in order, as many together as make one commit."""
     calls = [(shard, config.target.resolve(), config.options, statistics) for shard in todo]
     names = [shard.entry.shard_id for shard in todo]
-    results = show_progress(runner.map(retell_shard, calls, names), len(todo), "shards retold")
+    results = show_progress(runner.map(work, calls, names), len(todo), "shards retold")
     while part := list(islice(results, config.commit_every or len(todo))):
         yield part
-
-
-def _check_goals(reader: DatasetReader, config: RelabelConfig) -> None:
-    sizes = [task.vocabulary.size for task in reader.schema.tasks if task.vocabulary]
-    if len(sizes) < len(reader.schema.tasks):
-        raise DatasetError(
-            f"{reader.path}: task {reader.schema.tasks[0].name} has no goals, so there is nothing "
-            f"to retell. Train on the dataset as it is."
-        )
-    if all(entry.kind != "raw" for entry in reader.shards):
-        raise DatasetError(
-            f"{reader.path}: the dataset holds variants only. Retell the dataset that they were "
-            f"made from."
-        )
-    if config.strategy == "chain" and max(sizes) > MOST_CHAINED_GOALS:
-        raise DatasetError(
-            f"{reader.path}: --strategy chain counts what comes before what, for up to "
-            f"{MOST_CHAINED_GOALS} goals, but the task has {max(sizes)}. Choose --strategy rare."
-        )
 
 
 def _without_retold(

@@ -79,7 +79,9 @@ def make_goal_reward(name: str, task: TaskDescription) -> GoalReward:
     if name == "negative-distance":
         return lambda achieved, goal: (-distances(achieved, goal)).astype(np.float32)
     if name == "exp-distance":
-        return lambda achieved, goal: np.exp(-distances(achieved, goal)).astype(np.float32)
+        return lambda achieved, goal: np.exp(-distances(achieved, goal)).astype(
+            np.float32, copy=False
+        )
     function = _environment_reward(task) if name == "environment" else _import_function(kind, rest)
     return lambda achieved, goal: _checked(name, function(achieved, goal, {}), len(achieved))
 
@@ -103,7 +105,8 @@ def _import_function(module: str, function: str) -> Callable[..., Any]:
 def _environment_reward(task: TaskDescription) -> Callable[..., Any]:
     import gymnasium
 
-    specification = task.kwargs.get("env_spec")
+    metadata = task.kwargs.get("minari", {})
+    specification = metadata.get("env_spec") if isinstance(metadata, dict) else None
     if not isinstance(specification, str):
         raise RelabelError(
             f"Task {task.name}: the dataset does not say which environment it comes from. Give "
@@ -131,4 +134,5 @@ def _checked(name: str, rewards: Any, count: int) -> NDArray[np.float32]:
             f"--goal-reward {name}: it returned shape {rewards.shape} for {count} transitions, or "
             f"numbers that are not finite. Return one finite reward for each."
         )
-    return rewards
+    checked: NDArray[np.float32] = rewards
+    return checked

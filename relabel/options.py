@@ -17,6 +17,10 @@ class RelabelOptions:
     """Chance of instructions of 1, 2, … goals, in any scale; empty keeps each episode's own length."""
     goal_limit: int | None = None
     """Most variants of an episode in which one goal stands that its original lacks."""
+    goal_reward: str | None = None
+    """What recomputes rewards of goal-conditioned data (`retold.relabel.goal_reward`)."""
+    goal_terminates: bool = False
+    """Whether reaching the goal ends a goal-conditioned variant."""
 
     @property
     def label(self) -> str:
@@ -26,6 +30,10 @@ class RelabelOptions:
             parts.append("lengths=" + ",".join(f"{weight:g}" for weight in self.length_weights))
         if self.goal_limit is not None:
             parts.append(f"goal-limit={self.goal_limit}")
+        if self.goal_reward is not None:
+            parts.append(f"reward={self.goal_reward}")
+        if self.goal_terminates:
+            parts.append("goal-terminates")
         return " ".join(parts)
 
     def weights(self, most_goals: int) -> NDArray[np.float64] | None:

@@ -77,8 +77,7 @@ def retell_shard(
         statistics: of the whole source, for the strategies that ask for it.
     """
     shard = source.open()
-    rows = _chosen_rows(shard.table, source.condition)
-    rows = rows[~np.isin(rows, list(source.retold_before))]
+    rows = choose_rows(shard, source)
     strategy = find_strategy(options.strategy)
     tables, retold = [], 0
     for batch, ids in _batches(shard, rows, statistics):
@@ -118,7 +117,7 @@ def retell_shard(
 def count_shard(source: SourceShard, with_order: bool) -> GoalCounts | None:
     """The goal counts of a shard; None if no episode is chosen."""
     shard = source.open()
-    rows = _chosen_rows(shard.table, source.condition)
+    rows = choose_rows(shard, replace(source, retold_before=frozenset()))
     parts = [
         count_goals(batch.history, with_order=with_order)
         for batch, _ in _batches(shard, rows, None)
@@ -126,13 +125,14 @@ def count_shard(source: SourceShard, with_order: bool) -> GoalCounts | None:
     return GoalCounts.sum(parts) if parts else None
 
 
-def _chosen_rows(table: pa.Table, condition: str | None) -> NDArray[np.int64]:
-    """`[chosen]`, rising: rows of a shard's table that meet a condition."""
-    if condition is None:
-        return np.arange(len(table))
-    meets = parse_condition(condition, FILTER_COLUMNS)
-    table = table.append_column("events", table["event_count"])
-    return np.array([row for row, values in enumerate(table.to_pylist()) if meets(values)], int)
+def choose_rows(shard: ShardReader, source: SourceShard) -> NDArray[np.int64]:
+    """`[chosen]`, rising: rows of a shard that are to be retold."""
+    rows = np.arange(len(shard.table))
+    if source.condition is not None:
+        meets = parse_condition(source.condition, FILTER_COLUMNS)
+        values = shard.table.append_column("events", shard.table["event_count"]).to_pylist()
+        rows = np.array([row for row in rows if meets(values[row])], int)
+    return rows[~np.isin(rows, list(source.retold_before))]
 
 
 def _batches(

@@ -49,6 +49,9 @@ class TaskDescription:
     max_instruction_length: int = 0
     """Most goals in one instruction; 0 without goals."""
     reward_version: int = REWARD_VERSION
+    goal_reward: str | None = None
+    """What recomputed the rewards of goal-conditioned variants, as `retold relabel --goal-reward`
+    takes it; None for everything else."""
 
     @property
     def is_imported(self) -> bool:
@@ -168,7 +171,8 @@ class DatasetSchema:
 
 
 def _task_to_json(task: TaskDescription) -> dict[str, Any]:
-    return {
+    goal_reward = {} if task.goal_reward is None else {"goal_reward": task.goal_reward}
+    return goal_reward | {
         "name": task.name,
         "kwargs": dict(task.kwargs),
         "code_version": task.code_version,
@@ -193,4 +197,5 @@ def _task_from_json(
         vocabulary=None if sha256 is None else vocabularies[sha256],
         max_instruction_length=content["max_instruction_length"],
         reward_version=content["reward_version"],
+        goal_reward=content.get("goal_reward"),
     )

@@ -64,6 +64,9 @@ class EpisodeRecord:
     relabel_seed: int | None = None
     variant: int | None = None
     """Number of the variant under its episode, strategy and seed."""
+    goal_row: int | None = None
+    """Set for variants of goal-conditioned data: the row of the source's `achieved_goal` that stands
+    as `desired_goal` in every row."""
 
     @property
     def is_variant(self) -> bool:
