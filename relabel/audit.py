@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from retold.dataset.reader import DatasetReader
 from retold.dataset.shard_reader import ShardReader
+from retold.relabel.goal_audit import audit_goal_variants
 from retold.relabel.history import pad_goals
 from retold.relabel.source_shard import EpisodeBatch, column, ragged_column, read_batches
 from retold.schemas.errors import RetoldError
@@ -193,7 +195,10 @@ def _array_faults(
 def _audit_variants(
     reader: DatasetReader, shard: ShardReader, rows: NDArray[np.int64]
 ) -> Iterator[tuple[int, str]]:
-    """Rows of variants, against the events of their sources."""
+    """Rows of variants, against the events of their sources, or the goals that those achieved."""
+    has_goal = np.asarray(pc.is_valid(shard.table["goal_row"]).to_numpy(), np.bool_)
+    yield from audit_goal_variants(reader, shard, rows[has_goal[rows]])
+    rows = rows[~has_goal[rows]]
     ids = shard.table["source_episode_id"].to_pylist()
     datasets = shard.table["source_dataset_id"].to_pylist()
     places: dict[tuple[str, str], list[tuple[int, int]]] = {}
