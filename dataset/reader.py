@@ -43,6 +43,7 @@ class DatasetReader:
         *,
         shards: Sequence[ShardEntry] | None = None,
         piecewise: bool = False,
+        known: Mapping[str, ShardReader] | None = None,
     ) -> None:
         """Read a snapshot.
 
@@ -52,6 +53,7 @@ class DatasetReader:
             sources: where datasets that variants refer to have moved, by dataset id.
             shards: only these; all that are live if None.
             piecewise: read no column as a whole, so that damage costs the episodes it lies in.
+            known: readers of shards that are open already, by id.
         """
         self.log = log
         self.path = log.path
@@ -60,9 +62,13 @@ class DatasetReader:
         self.shards: tuple[ShardEntry, ...] = (
             log.live_shards(snapshot.number) if shards is None else tuple(shards)
         )
-        schemas = {entry.schema: read_schema(self.path, entry.schema) for entry in self.shards}
+        names = dict.fromkeys(entry.schema for entry in self.shards)
+        schemas = {name: read_schema(self.path, name) for name in names}
+        known = known or {}
         self._shards = [
-            ShardReader(self.path, e, schemas[e.schema], piecewise=piecewise) for e in self.shards
+            known.get(entry.shard_id)
+            or ShardReader(self.path, entry, schemas[entry.schema], piecewise=piecewise)
+            for entry in self.shards
         ]
         self._schemas = schemas
         self._use_checkpoint()
@@ -98,6 +104,12 @@ class DatasetReader:
             chosen = log.snapshot(snapshot)
         refuse_dropped(log, chosen)
         return cls(log, chosen, sources or {})
+
+    def follow(self) -> "DatasetReader":
+        """The dataset as it is now; shards that both snapshots hold are not read again."""
+        known = {shard.entry.shard_id: shard for shard in self._shards}
+        log = CommitLog.open(self.path)
+        return DatasetReader(log, log.head() or self.snapshot, self._source_paths, known=known)
 
     def __enter__(self) -> Self:
         return self

@@ -54,14 +54,13 @@ class StepStore:
 
         Args:
             path: the leaf.
-            rows: `[windows, time]`, each inside the store.
-            first: `[windows]`: a row of each window's episode; nothing else is promised to be there.
-            last: `[windows]`: the last one that is wanted.
+            rows: `[windows, time]`; what lies outside `first` to `last` is not promised a value.
+            first: `[windows]`: the first row that is wanted of each.
+            last: `[windows]`: the last one, in the same shard.
         """
         column = self._columns.get(path)
         if column is not None:
-            shards = np.searchsorted(self._first_rows, first, side="right") - 1
-            return column.gather(self._shards, shards, rows)
+            return column.gather(self._shards, rows, first)
         values = np.zeros(rows.shape, self._leaves[path].dtype)
         for place, (start, stop) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
             wanted = np.clip(rows[place], start, stop)
@@ -155,15 +154,16 @@ class _ResidentColumn:
     def gather(
         self,
         shards: tuple[ShardReader, ...],
-        places: NDArray[np.int64],
         rows: NDArray[np.int64],
+        first: NDArray[np.int64],
     ) -> NDArray[Any]:
         if not self._is_whole:
+            places = np.searchsorted(self._first_rows, first, side="right") - 1
             missing = np.unique(places[~self._is_loaded[places]])
             for place in missing.tolist():
                 self._load(shards[place], place)
             self._is_whole = bool(self._is_loaded.all())
-        values: NDArray[Any] = self._values[rows]
+        values: NDArray[Any] = self._values.take(rows, mode="clip")
         return values
 
     def _load(self, shard: ShardReader, place: int) -> None:

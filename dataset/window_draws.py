@@ -77,11 +77,12 @@ class WindowDraws:
     def draw(self, number: int, batch_size: int) -> Draw:
         """Draw `number`."""
         chance = numbered_stream(self._key, number).random((4, batch_size))
-        dataset = np.searchsorted(self._shares, chance[0], side="right")
-        np.minimum(dataset, self._last, out=dataset)
         if len(self._lengths) == 1:
             row, start, length = self._choose(0, chance[1:])
+            dataset = np.zeros(batch_size, np.int64)
             return Draw(dataset=dataset, row=row, start=start, length=length)
+        dataset = np.searchsorted(self._shares, chance[0], side="right")
+        np.minimum(dataset, self._last, out=dataset)
         chosen = np.empty((3, batch_size), np.int64)
         for place in np.unique(dataset).tolist():
             members = np.flatnonzero(dataset == place)

@@ -1,7 +1,7 @@
 """Filling batches with windows of one dataset; variants are read through their sources alike."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from retold.schemas.dataset_schema import DatasetSchema
 from retold.schemas.errors import DatasetError
 
 Rows = NDArray[np.int64]
+Reward = NDArray[np.float32]
 
 
 class WindowFiller:
@@ -32,7 +33,6 @@ class WindowFiller:
         self._columns = reader.columns
         self._is_variant = self._columns.source >= 0
         self._has_variants = bool(self._is_variant.any())
-        self._has_raw = not bool(self._is_variant.all())
         # Store 0 is the dataset's own, store k that of its (k-1)th source.
         readers = [reader, *map(reader.source_reader, self._columns.source_ids)]
         self._store = np.where(self._is_variant, self._columns.source + 1, 0)
@@ -48,96 +48,91 @@ class WindowFiller:
 
     def fill(self, batch: WindowBatch, members: Rows) -> None:
         """Read the windows that the batch names at `members`, all of this dataset."""
-        stores = self._store[batch.row[members]]
-        if len(self._stores) == 1:
-            groups = [(0, members)]
-        else:
+        groups = [(0, members)]
+        if len(self._stores) > 1:
+            stores = self._store[batch.row[members]]
             groups = [(n, members[stores == n]) for n in np.unique(stores).tolist()]
         for number, places in groups:
-            schema = self._schemas[number]
+            schema, store = self._schemas[number], self._stores[number]
             assert schema is not None
-            windows = self._place(batch, places)
-            _read_arrays(self._stores[number], schema, batch, windows)
-            _read_scalars(self._stores[number], schema, batch, windows)
-            self._derive(self._stores[number], batch, windows)
+            windows = _Windows(batch, places, self._first_row[batch.row[places]])
+            _read_arrays(store, schema, batch, windows)
+            _read_scalars(store, schema, batch, windows)
+            batch.previous_reward[windows.where] = self._earn(store, batch, windows)
+            self._set_flags(batch, windows)
 
-    def _place(self, batch: WindowBatch, members: Rows) -> "_Windows":
-        start, length = batch.start[members], batch.length[members]
-        first = self._first_row[batch.row[members]] + start
-        step = np.arange(batch.window_length + 1)
-        is_real = None
-        if len(length) and (int(length.min()) < batch.window_length or not start.all()):
-            is_real = step <= length[:, None]
-            is_real[start == 0, 0] = False
-        return _Windows(
-            members=members,
-            first=first,
-            start=start,
-            length=length,
-            before=np.maximum(first[:, None] - 1 + step, 0),
-            is_real=is_real,
-            is_all=len(members) == batch.size,
-        )
-
-    def _derive(self, store: StepStore, batch: WindowBatch, windows: "_Windows") -> None:
-        """Flags, progress and the rewards of variants, from the episode columns."""
-        members, start, rows = windows.members, windows.start, batch.row[windows.members]
-        most = batch.window_length
-        is_variant = self._is_variant[rows] if self._has_variants else np.zeros(len(rows), bool)
-        reward = np.zeros((len(rows), most + 1), np.float32)
-        if self._has_raw and not is_variant.all():
-            reward = windows.gather(store, "reward").astype(np.float32, copy=False)
-            reward[is_variant] = 0.0
-        gained = np.zeros((len(rows), most + 1), np.int64)
-        before = np.zeros(len(rows), np.int64)
-        if len(self._columns.completed.values):
-            step, owner = self._columns.completed.gather(rows)
-            place = step - start[owner] + 1  # the row of `progress` that counts it first
-            early = place < 1
-            np.add.at(before, owner[early], 1)
-            inside = ~early & (place <= windows.length[owner])
-            gained[owner[inside], place[inside]] = 1
+    def _earn(self, store: StepStore, batch: WindowBatch, windows: "_Windows") -> Reward:
+        """`[windows, time + 1]`: rewards, stored or derived; sets the batch's progress."""
+        rows = batch.row[windows.members]
+        if self._has_variants:
+            is_variant = self._is_variant[rows]
+            reward: Reward = np.zeros(windows.before.shape, np.float32)
+            if not is_variant.all():
+                reward = windows.gather(store, "reward")
+                reward[is_variant] = 0.0
+        else:
+            reward = windows.gather(store, "reward")
+        if not len(self._columns.completed.values):
+            batch.progress[windows.where] = 0
+            return reward
+        step, owner = self._columns.completed.gather(rows)
+        place = step - windows.start[owner] + 1  # the row of `progress` that counts it first
+        gained = np.zeros(windows.before.shape, np.int64)
+        known = place <= windows.length[owner]
+        np.add.at(gained, (owner[known], np.maximum(place[known], 0)), 1)
+        progress = np.cumsum(gained, axis=1)
+        if self._has_variants:
             mine = is_variant[owner] & (place >= 0) & (place <= windows.length[owner])
             reward[owner[mine], place[mine]] = 1.0
-        gained[:, 0] = before
-        progress = np.cumsum(gained, axis=1)
-        if windows.is_real is not None:
-            progress[np.arange(most + 1) > windows.length[:, None]] = 0
-        batch.previous_reward[members] = reward
-        batch.progress[members] = progress
-        end = windows.length - 1
-        is_last = start + windows.length == self._columns.length[rows]
+        batch.progress[windows.where] = windows.clear(progress, is_state=True)
+        return reward
+
+    def _set_flags(self, batch: WindowBatch, windows: "_Windows") -> None:
+        members, rows = windows.members, batch.row[windows.members]
+        is_last = windows.start + windows.length == self._columns.length[rows]
         terminated = self._columns.terminated[rows]
-        batch.terminated[members] = False
-        batch.truncated[members] = False
-        batch.terminated[members, end] = is_last & terminated
-        batch.truncated[members, end] = is_last & ~terminated
+        batch.terminated[windows.where] = False
+        batch.truncated[windows.where] = False
+        batch.terminated[members, windows.length - 1] = is_last & terminated
+        batch.truncated[members, windows.length - 1] = is_last & ~terminated
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Windows:
     """Windows of one store, `[windows]` each."""
 
-    members: Rows
-    """Their places in the batch."""
-    first: Rows
-    """Row of the store that holds their first transition."""
-    start: Rows
-    length: Rows
-    before: Rows
-    """`[windows, time + 1]`: the row before each row."""
-    is_real: NDArray[np.bool_] | None
-    """`[windows, time + 1]`: rows before which something was; None if all are."""
-    is_all: bool
-    """Whether they are the whole batch, in order."""
+    def __init__(self, batch: WindowBatch, members: Rows, first_row: Rows) -> None:
+        self.members = members
+        """Their places in the batch."""
+        is_whole = len(members) == batch.size
+        self.where: Rows | slice = slice(None) if is_whole else members
+        self.start: Rows = batch.start[self.where]
+        self.length: Rows = batch.length[self.where]
+        self.first: Rows = first_row + self.start
+        """Row of the store that holds their first transition."""
+        self.before: Rows = self.first[:, None] + np.arange(-1, batch.window_length)
+        """`[windows, time + 1]`: the row of the store before each row."""
+        self._fresh = np.flatnonzero(self.start == 0)
+        self._ended: NDArray[np.bool_] | None = None
+        """`[windows, time + 1]`: rows after a window's end; None if there are none."""
+        if int(self.length.min()) < batch.window_length:
+            self._ended = np.arange(batch.window_length + 1) > self.length[:, None]
 
-    def gather(self, store: StepStore, path: str) -> NDArray[np.generic]:
+    def gather(self, store: StepStore, path: str) -> NDArray[Any]:
         """`[windows, time + 1]`: what a scalar leaf was before each row, zero where nothing was."""
-        start = np.maximum(self.first - 1, 0)
-        start = np.where(self.start > 0, start, self.first)
-        values = store.gather(path, self.before, start, self.first + self.length - 1)
-        if self.is_real is not None:
-            values[~self.is_real] = 0
+        start = self.first - (self.start > 0)
+        return self.clear(store.gather(path, self.before, start, self.first + self.length - 1))
+
+    def clear(self, values: NDArray[Any], *, is_state: bool = False) -> NDArray[Any]:
+        """Set what lies after a window's end to zero, and what would lie before an episode's start.
+
+        Args:
+            values: `[windows, time + 1]`, changed in place.
+            is_state: whether row t belongs to `observation[t]` itself, not to what went before.
+        """
+        if self._ended is not None:
+            values[self._ended] = 0
+        if not is_state and len(self._fresh):
+            values[self._fresh, 0] = 0
         return values
 
 
@@ -145,15 +140,8 @@ def _read_arrays(
     store: StepStore, schema: DatasetSchema, batch: WindowBatch, windows: _Windows
 ) -> None:
     """Leaves that are decoded: observations, and actions that are no single number."""
-    places = list(
-        zip(
-            windows.members.tolist(),
-            windows.first.tolist(),
-            windows.start.tolist(),
-            windows.length.tolist(),
-            strict=True,
-        )
-    )
+    columns = (windows.members, windows.first, windows.start, windows.length)
+    places = list(zip(*(column.tolist() for column in columns), strict=True))
     most = batch.window_length
     for leaf in schema.observation_leaves:
         out = batch.observation[leaf.path]
@@ -183,19 +171,14 @@ def _read_scalars(
     """Leaves of one number a step, soft resets among them."""
     for leaf in schema.action_leaves:
         if not leaf.shape and not leaf.is_ragged:
-            batch.previous_action[leaf.path][windows.members] = windows.gather(store, leaf.path)
-    if store.is_zero("reset"):
-        batch.previous_reset[windows.members] = False
-    else:
-        batch.previous_reset[windows.members] = windows.gather(store, "reset")
-    step = np.arange(batch.window_length + 1)
+            batch.previous_action[leaf.path][windows.where] = windows.gather(store, leaf.path)
+    is_zero = store.is_zero("reset")
+    batch.previous_reset[windows.where] = False if is_zero else windows.gather(store, "reset")
     for leaf in schema.observation_leaves:
         if not leaf.shape and not leaf.is_ragged:
-            rows = windows.first[:, None] + np.minimum(step, windows.length[:, None])
             last = windows.first + windows.length
-            values = store.gather(leaf.path, rows, windows.first, last)
-            values[step > windows.length[:, None]] = 0
-            batch.observation[leaf.path][windows.members] = values
+            values = store.gather(leaf.path, windows.before + 1, windows.first, last)
+            batch.observation[leaf.path][windows.where] = windows.clear(values, is_state=True)
 
 
 def _locate_variants(
