@@ -200,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     facts = {
         "command": shlex.join(["python", "benchmarks/sample.py", *sys.argv[1:]]),
-        "commit": _commit(),
+        "commit": describe_commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "seed": given.seed,
     }
@@ -243,7 +243,7 @@ def _clock(work: Callable[[], Any]) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def _commit() -> str:
+def describe_commit() -> str:
     output = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=Path(__file__).parent,

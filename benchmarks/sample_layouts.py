@@ -1,6 +1,6 @@
 """The ways to store episodes that `sample.py` compares, each with a function that reads one batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def read_memmap(folder: Path, episodes: Sequence[Episode], windows: Windows) -> 
 
 
 def write_retold(
-    folder: Path, episodes: Sequence[Episode], schema: DatasetSchema, profile: Profile
+    folder: Path, episodes: Iterable[Episode], schema: DatasetSchema, profile: Profile
 ) -> None:
     """Through the writer that `collect` uses, flushes and syncs included."""
     writer = DatasetWriter(CommitLog.create(folder), schema, profile=profile, flush_rows=500_000)
@@ -135,7 +135,9 @@ def read_minari(folder: Path, episodes: Sequence[Episode], windows: Windows) -> 
         data_format="hdf5",
         jpeg_encoding=False,
     )
-    storage.update_metadata({"dataset_id": "retold/sample-v0", "minari_version": minari.__version__})
+    storage.update_metadata(
+        {"dataset_id": "retold/sample-v0", "minari_version": minari.__version__}
+    )
     storage.update_episodes(
         minari.EpisodeBuffer(
             observations=episode.observation["observation"],

@@ -12,8 +12,8 @@ from retold.dataset.reader import DatasetReader
 from retold.dataset.window_batch import WindowBatch, make_window_batch
 from retold.dataset.window_draws import Cut, Draw, Unit, WindowDraws
 from retold.dataset.window_filler import WindowFiller
-from retold.schemas.errors import DatasetError, UsageError
 from retold.schemas.episode import Window
+from retold.schemas.errors import DatasetError, UsageError
 
 
 class WindowSampler:

@@ -1,6 +1,7 @@
 """Per-step arrays of all raw shards of a snapshot, as if they stood one after the other."""
 
 from bisect import bisect_right
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -42,7 +43,7 @@ class StepStore:
             rows.append(rows[-1] + int(ends[span.stop] - ends[span.start]))
         self._first_rows = np.array(rows, np.int64)
         self._starts: list[int] = rows
-        self._arrays: dict[tuple[int, str], ArrayReader] = {}
+        self._arrays: dict[str, dict[int, ArrayReader]] = defaultdict(dict)
         self._columns: dict[str, _ResidentColumn] = {}
         self._leaves = {leaf.path: leaf for shard in self._shards for leaf in shard.schema.leaves}
         self._plan(reader, resident_bytes)
@@ -108,10 +109,10 @@ class StepStore:
     def _array(self, row: int, path: str) -> tuple[ArrayReader, int]:
         """The array that holds a row of a leaf, and the row it begins with."""
         place = bisect_right(self._starts, row) - 1
-        key = (place, path)
-        array = self._arrays.get(key)
+        arrays = self._arrays[path]
+        array = arrays.get(place)
         if array is None:
-            array = self._arrays[key] = self._shards[place].open_array(path, self._cache)
+            array = arrays[place] = self._shards[place].open_array(path, self._cache)
         return array, self._starts[place]
 
     def _plan(self, reader: DatasetReader, budget_bytes: int) -> None:

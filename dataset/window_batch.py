@@ -60,12 +60,12 @@ class WindowBatch:
 
     @property
     def reward(self) -> NDArray[np.float32]:
-        """`[batch, time]`"""
+        """`[batch, time]`, raw."""
         return self.previous_reward[:, 1:]
 
     @property
     def reset(self) -> NDArray[np.bool_]:
-        """`[batch, time]`"""
+        """`[batch, time]`: soft resets."""
         return self.previous_reset[:, 1:]
 
     @property

@@ -56,13 +56,35 @@ class ArrayReader:
             FormatError: a chunk is missing or damaged; the file is named.
         """
         rows = np.empty((stop - start, *self.shape[1:]), self.dtype) if out is None else out
-        chunk_rows, filled, wanted = self._chunk_rows, 0, stop - start
-        is_in_place = (
-            self.chunk_bytes >= _IN_PLACE_BYTES
-            and self._cache is None
-            and rows.flags.c_contiguous
-            and rows.dtype == self.dtype
-        )
+        if self._cache is None and self.chunk_bytes < _IN_PLACE_BYTES:
+            self._read_small(start, stop - start, rows)
+        else:
+            self._read_large(start, stop - start, rows)
+        return rows
+
+    def read_all(self) -> NDArray[Any]:
+        """The whole array."""
+        return self.read(0, self.shape[0])
+
+    def _read_small(self, start: int, wanted: int, rows: NDArray[Any]) -> None:
+        """Every chunk through this thread's scratch. The hot path: kept flat."""
+        chunk_rows = self._chunk_rows
+        chunk, address = _scratch.chunks.get(self._scratch_key) or _make_scratch(self._scratch_key)
+        number, first = divmod(start, chunk_rows)
+        filled, count = 0, chunk_rows - first
+        while count < wanted - filled:
+            self._decode(number, chunk, address)
+            rows[filled : filled + count] = chunk[first:]
+            filled += count
+            number, first, count = number + 1, 0, chunk_rows
+        if filled < wanted:
+            self._decode(number, chunk, address)
+            rows[filled:] = chunk[first : first + wanted - filled]
+
+    def _read_large(self, start: int, wanted: int, rows: NDArray[Any]) -> None:
+        """Whole chunks where they are wanted, or from the cache."""
+        chunk_rows, filled = self._chunk_rows, 0
+        is_in_place = self._cache is None and rows.flags.c_contiguous and rows.dtype == self.dtype
         number, first = divmod(start, chunk_rows)
         while filled < wanted:
             count = min(chunk_rows - first, wanted - filled)
@@ -73,26 +95,21 @@ class ArrayReader:
                 rows[filled : filled + count] = self._chunk(number)[first : first + count]
             filled += count
             number, first = number + 1, 0
-        return rows
-
-    def read_all(self) -> NDArray[Any]:
-        """The whole array."""
-        return self.read(0, self.shape[0])
 
     def _chunk(self, number: int) -> NDArray[Any]:
         """A whole decoded chunk: the cache's, or this thread's scratch until it decodes again."""
         if self._cache is None:
-            found = _scratch.chunks.get(self._scratch_key)
-            chunk, address = found or _make_scratch(self._scratch_key)
+            key = self._scratch_key
+            chunk, address = _scratch.chunks.get(key) or _make_scratch(key)
             self._decode(number, chunk, address)
             return chunk
-        key = (id(self), number)
-        kept = self._cache.get(key)
+        place = (id(self), number)
+        kept = self._cache.get(place)
         if kept is not None:
             return kept
         chunk = np.empty(self._chunk_shape, self.dtype)
         self._decode(number, chunk, chunk.ctypes.data)
-        self._cache.put(key, chunk)
+        self._cache.put(place, chunk)
         return chunk
 
     def _decode(self, number: int, chunk: NDArray[Any], address: int) -> None:
@@ -134,7 +151,7 @@ class ArrayReader:
             raise FormatError(
                 f"{path}: the shard index is damaged. Find all damage with `retold audit`."
             )
-        return content, memoryview(np.frombuffer(index, "<u8").astype(np.uint64))
+        return content, np.frombuffer(index, "<u8").astype(np.uint64).data
 
 
 class _Scratch(local):

@@ -52,7 +52,9 @@ def assert_holds(batch: WindowBatch, place: int, window: Window) -> None:
     for path, rows in window.observation.items():
         out = batch.observation[path][place]
         assert_array_equal(out[: length + 1], rows, err_msg=path)
-        assert all(not np.any(row != "" if row.dtype == object else row) for row in out[length + 1 :, None])
+        assert all(
+            not np.any(row != "" if row.dtype == object else row) for row in out[length + 1 :, None]
+        )
     for path, rows in window.action.items():
         out = batch.previous_action[path][place]
         assert_array_equal(out[1 : length + 1], rows, err_msg=path)
@@ -143,12 +145,11 @@ LENGTHS = np.array([3, 10, 25, 4, 40])
 def drawn(window_length: int | None, **options: Any) -> tuple[Any, Any, Any]:
     """Rows, starts and lengths of 60,000 windows."""
     defaults: dict[str, Any] = {"weights": None, "start_share": 0.0, "unit": "steps", "cut": "pad"}
-    draws = WindowDraws(
-        [LENGTHS], window_length=window_length, seed=1, **{**defaults, **options}
-    )
+    draws = WindowDraws([LENGTHS], window_length=window_length, seed=1, **{**defaults, **options})
     parts = [draws.draw(number, 1000) for number in range(60)]
     row, start, length = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("row", "start", "length")
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("row", "start", "length")
     )
     assert (start >= 0).all() and (start + length <= LENGTHS[row]).all() and (length >= 1).all()
     return row, start, length
@@ -192,7 +193,9 @@ def test_episodes_have_the_chances_that_unit_and_cut_give(
 
 def test_aligned_windows_hold_every_transition_equally_often() -> None:
     row, start, length = drawn(8, cut="aligned")
-    tiles = {(r, s): n for r, s, n in zip(row.tolist(), start.tolist(), length.tolist(), strict=True)}
+    tiles = {
+        (r, s): n for r, s, n in zip(row.tolist(), start.tolist(), length.tolist(), strict=True)
+    }
     names = sorted(tiles)
     assert_shares(
         np.array([names.index(pair) for pair in zip(row.tolist(), start.tolist(), strict=True)]),
@@ -256,9 +259,9 @@ def test_a_dangling_variant_is_an_error_that_names_both_datasets(tmp_path: Path)
     relabel(RelabelConfig(source=tmp_path / "raw", target=tmp_path / "retold", workers=0))
     log = CommitLog.open(tmp_path / "raw")
     log.append(operation="evict", removed=[shard.shard_id for shard in log.live_shards()])
-    with DatasetReader.open(tmp_path / "retold") as reader:
-        with pytest.raises(DatasetError, match="retold: episode .* of .*raw .* is not live"):
-            WindowSampler([reader], window_length=5, seed=0)
+    named = pytest.raises(DatasetError, match="retold: episode .* of .*raw .* is not live")
+    with DatasetReader.open(tmp_path / "retold") as reader, named:
+        WindowSampler([reader], window_length=5, seed=0)
 
 
 def test_a_damaged_chunk_is_never_sampled(tmp_path: Path) -> None:
