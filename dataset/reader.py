@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from retold.dataset.episode_columns import EpisodeColumns, make_columns
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import path_inside
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.snapshot_names import open_log, refuse_dropped
-from retold.dataset.sources import find_source
+from retold.dataset.sources import explain_dangling, find_source
 from retold.dataset.table import TABLE_SCHEMA, record_from_row
 from retold.dataset.validation import check_field_paths
 from retold.schemas.canonical import sha256_hex
@@ -42,6 +43,7 @@ class DatasetReader:
         *,
         shards: Sequence[ShardEntry] | None = None,
         piecewise: bool = False,
+        known: Mapping[str, ShardReader] | None = None,
     ) -> None:
         """Read a snapshot.
 
@@ -51,6 +53,7 @@ class DatasetReader:
             sources: where datasets that variants refer to have moved, by dataset id.
             shards: only these; all that are live if None.
             piecewise: read no column as a whole, so that damage costs the episodes it lies in.
+            known: readers of shards that are open already, by id.
         """
         self.log = log
         self.path = log.path
@@ -59,9 +62,13 @@ class DatasetReader:
         self.shards: tuple[ShardEntry, ...] = (
             log.live_shards(snapshot.number) if shards is None else tuple(shards)
         )
-        schemas = {entry.schema: read_schema(self.path, entry.schema) for entry in self.shards}
+        names = dict.fromkeys(entry.schema for entry in self.shards)
+        schemas = {name: read_schema(self.path, name) for name in names}
+        known = known or {}
         self._shards = [
-            ShardReader(self.path, e, schemas[e.schema], piecewise=piecewise) for e in self.shards
+            known.get(entry.shard_id)
+            or ShardReader(self.path, entry, schemas[entry.schema], piecewise=piecewise)
+            for entry in self.shards
         ]
         self._schemas = schemas
         self._use_checkpoint()
@@ -98,6 +105,12 @@ class DatasetReader:
         refuse_dropped(log, chosen)
         return cls(log, chosen, sources or {})
 
+    def follow(self) -> "DatasetReader":
+        """The dataset as it is now; shards that both snapshots hold are not read again."""
+        known = {shard.entry.shard_id: shard for shard in self._shards}
+        log = CommitLog.open(self.path)
+        return DatasetReader(log, log.head() or self.snapshot, self._source_paths, known=known)
+
     def __enter__(self) -> Self:
         return self
 
@@ -132,12 +145,10 @@ class DatasetReader:
             return TABLE_SCHEMA.empty_table()
         return pa.concat_tables([shard.table for shard in self._shards]).combine_chunks()
 
-    @cached_property
+    @property
     def lengths(self) -> NDArray[np.int64]:
         """`[episodes]`: transitions of each live episode."""
-        if not self._shards:
-            return np.zeros(0, np.int64)
-        return np.asarray(self.table["length"].to_numpy(), np.int64)
+        return self.columns.length
 
     def _use_checkpoint(self) -> None:
         """Take the rows that a checkpoint has from there; a damaged one is left alone."""
@@ -153,15 +164,9 @@ class DatasetReader:
                 shard.table = tables[shard.entry.shard_id]
 
     @cached_property
-    def _rows_by_id(self) -> dict[str, int]:
-        rows: dict[str, int] = {}
-        for row, episode_id in enumerate(self.table["episode_id"].to_pylist()):
-            if episode_id in rows:
-                raise FormatError(
-                    f"{self.path}: episode {episode_id} is live twice. Restore the log from a copy."
-                )
-            rows[episode_id] = row
-        return rows
+    def columns(self) -> EpisodeColumns:
+        """What sampling needs of the live episodes, as plain arrays."""
+        return make_columns(str(self.path), [shard.columns for shard in self._shards])
 
     def find(self, episode: str) -> int:
         """The row of an episode, given as row number, id, or an id's unique beginning.
@@ -169,11 +174,13 @@ class DatasetReader:
         Raises:
             DatasetError: there is none, or several.
         """
-        if episode in self._rows_by_id:
-            return self._rows_by_id[episode]
+        row = self.columns.row_of(episode)
+        if row >= 0:
+            return row
         if episode.isdigit() and len(episode) < 12 and int(episode) < len(self):
             return int(episode)
-        rows = [row for name, row in self._rows_by_id.items() if name.startswith(episode)]
+        names = self.table["episode_id"].to_pylist()
+        rows = [row for row, name in enumerate(names) if name.startswith(episode)]
         if len(episode) >= 4 and len(rows) == 1:
             return rows[0]
         what = f"{len(rows)} episodes begin so" if rows else "there is no such live episode"
@@ -184,7 +191,8 @@ class DatasetReader:
 
     def find_id(self, episode_id: str) -> int | None:
         """The row of a live episode by its whole id, or None."""
-        return self._rows_by_id.get(episode_id)
+        row = self.columns.row_of(episode_id)
+        return None if row < 0 else row
 
     def record(self, row: int) -> EpisodeRecord:
         """The table row of an episode."""
@@ -194,6 +202,16 @@ class DatasetReader:
         """The shard that holds an episode, and the episode's number in it."""
         shard = bisect_right(self._first_rows, row) - 1
         return self._shards[shard], row - self._first_rows[shard]
+
+    @cached_property
+    def raw_shards(self) -> tuple[ShardReader, ...]:
+        """Live shards that hold arrays, in order."""
+        return tuple(shard for shard in self._shards if shard.entry.kind == "raw")
+
+    @property
+    def raw_steps(self) -> int:
+        """Transitions that are stored, variants left out."""
+        return sum(shard.entry.steps for shard in self.raw_shards)
 
     def shard_reader(self, shard_id: str) -> ShardReader:
         """A live shard."""
@@ -318,12 +336,16 @@ class DatasetReader:
         if record.source_dataset_id is None or record.source_episode_id is None:
             return self, row, record
         reader = self.source_reader(record.source_dataset_id)
-        source_row = reader._rows_by_id.get(record.source_episode_id)
-        if source_row is None:
+        source_row = reader.columns.row_of(record.source_episode_id)
+        if source_row < 0:
             raise DatasetError(
-                f"{self.path}: episode {record.episode_id} refers to episode "
-                f"{record.source_episode_id} of {reader.path} (dataset {reader.dataset_id}), where "
-                f"it is not live. Evict the variant, or restore its source."
+                explain_dangling(
+                    self.path,
+                    record.episode_id,
+                    record.source_episode_id,
+                    reader.path,
+                    reader.dataset_id,
+                )
             )
         return reader, source_row, record
 

@@ -42,6 +42,17 @@ def find_source(log: CommitLog, through: int, dataset_id: str, moved_to: Path | 
     )
 
 
+def explain_dangling(
+    referrer: Path, episode_id: str, source_episode_id: str, source: Path, source_dataset_id: str
+) -> str:
+    """What to say of a variant whose source is not there."""
+    return (
+        f"{referrer}: episode {episode_id} refers to episode {source_episode_id} of {source} "
+        f"(dataset {source_dataset_id}), where it is not live. Evict the variant, or restore its "
+        f"source."
+    )
+
+
 def _places(referrer: Path, entry: SourceEntry) -> list[Path]:
     return [
         Path(location) if Path(location).is_absolute() else (referrer / location).resolve()

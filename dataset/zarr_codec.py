@@ -9,12 +9,14 @@ import numpy as np
 from numcodecs import blosc, zstd
 from numpy.typing import NDArray
 
+from retold.dataset.blosc_library import decompress_blosc
+
 Profile = Literal["fast", "small"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 
 _SCALAR_CHUNK_ROWS = 4096
 _CHUNK_BYTES = 262_144
-_CRC_BYTES = 4
+CRC_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Codec:
             body = bytes(
                 blosc.compress(flat, self.compressor.encode(), self.level, int(self.is_shuffled), 0)
             )
-        return body + int(google_crc32c.value(body)).to_bytes(_CRC_BYTES, "little")
+        return body + int(google_crc32c.value(body)).to_bytes(CRC_BYTES, "little")
 
     def metadata(self, itemsize: int) -> list[dict[str, Any]]:
         """The codecs' entries in `zarr.json`, in order of encoding."""
@@ -81,17 +83,20 @@ def choose_chunk_rows(row_shape: tuple[int, ...], itemsize: int) -> int:
     return int(max(16, min(128, 2 ** int(math.log2(max(1, _CHUNK_BYTES // row_bytes))))))
 
 
-def decode_chunk(name: str, encoded: memoryview, chunk: NDArray[Any]) -> None:
-    """Fill a whole, contiguous chunk from its bytes.
+def decode_chunk(
+    name: str, body: bytes, checksum: bytes, chunk: NDArray[Any], address: int
+) -> None:
+    """Fill a whole, contiguous chunk, which begins at `address`, from its bytes.
 
     Raises:
         ValueError: the checksum or the compressed stream is wrong; the caller names the file.
     """
-    body, stored = bytes(encoded[:-_CRC_BYTES]), encoded[-_CRC_BYTES:]
-    if len(encoded) <= _CRC_BYTES or google_crc32c.value(body) != int.from_bytes(stored, "little"):
+    if google_crc32c.value(body) != int.from_bytes(checksum, "little") or not body:
         raise ValueError("a chunk's checksum is wrong")
-    target = chunk.reshape(-1).view(np.uint8)
+    if name == "blosc":
+        decompress_blosc(body, chunk, address)
+        return
     try:
-        (blosc if name == "blosc" else zstd).decompress(body, target)
+        zstd.decompress(body, chunk.reshape(-1).view(np.uint8))
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"a chunk cannot be decompressed ({error})") from error

@@ -4,14 +4,20 @@ import json
 import math
 import mmap
 from pathlib import Path
+from threading import local
 from typing import Any
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from retold.dataset.zarr_codec import decode_chunk
+from retold.dataset.chunk_cache import ChunkCache
+from retold.dataset.zarr_codec import CRC_BYTES, decode_chunk
 from retold.schemas.errors import FormatError
+
+_IN_PLACE_BYTES = 65_536
+"""Chunks of this size and more are decoded where they are wanted, smaller ones copied from scratch:
+finding the address of a slice takes as long as copying 20 KB."""
 
 
 class ArrayReader:
@@ -20,7 +26,7 @@ class ArrayReader:
     The caller has checked the hash of `zarr.json`; everything else is verified here.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cache: ChunkCache | None = None) -> None:
         self.folder = folder
         metadata = json.loads((folder / "zarr.json").read_bytes())
         try:
@@ -35,7 +41,13 @@ class ArrayReader:
                 f"{folder / 'zarr.json'}: this is not an array as docs/format.md describes it "
                 f"({error!r} is missing). Find all damage with `retold audit`."
             ) from error
-        self._shards: dict[int, tuple[memoryview, list[list[int]]]] = {}
+        self._cache = cache
+        self.row_bytes = int(self.dtype.itemsize * math.prod(self.shape[1:]))
+        self.chunk_bytes = self._chunk_rows * self.row_bytes
+        self._chunk_shape = (self._chunk_rows, *self.shape[1:])
+        self._scratch_key = (self.dtype.str, self._chunk_shape)
+        self._chunks_per_shard = self._shard_rows // self._chunk_rows
+        self._shards: dict[int, tuple[mmap.mmap, memoryview]] = {}
 
     def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Rows `start..stop-1`, `[stop - start, ...]`, into `out` if given.
@@ -44,61 +56,116 @@ class ArrayReader:
             FormatError: a chunk is missing or damaged; the file is named.
         """
         rows = np.empty((stop - start, *self.shape[1:]), self.dtype) if out is None else out
-        chunk_rows, filled = self._chunk_rows, 0
-        while filled < stop - start:
-            number, first = divmod(start + filled, chunk_rows)
-            count = min(chunk_rows - first, stop - start - filled)
-            if count == chunk_rows and rows.flags.c_contiguous:
-                self._decode(number, rows[filled : filled + count])
-            else:
-                chunk = np.empty((chunk_rows, *self.shape[1:]), self.dtype)
-                self._decode(number, chunk)
-                rows[filled : filled + count] = chunk[first : first + count]
-            filled += count
+        if self._cache is None and self.chunk_bytes < _IN_PLACE_BYTES:
+            self._read_small(start, stop - start, rows)
+        else:
+            self._read_large(start, stop - start, rows)
         return rows
 
     def read_all(self) -> NDArray[Any]:
         """The whole array."""
         return self.read(0, self.shape[0])
 
-    def _decode(self, chunk_number: int, chunk: NDArray[Any]) -> None:
-        shard, index_of_chunk = divmod(chunk_number, self._shard_rows // self._chunk_rows)
+    def _read_small(self, start: int, wanted: int, rows: NDArray[Any]) -> None:
+        """Every chunk through this thread's scratch. The hot path: kept flat."""
+        chunk_rows = self._chunk_rows
+        chunk, address = _scratch.chunks.get(self._scratch_key) or _make_scratch(self._scratch_key)
+        number, first = divmod(start, chunk_rows)
+        filled, count = 0, chunk_rows - first
+        while count < wanted - filled:
+            self._decode(number, chunk, address)
+            rows[filled : filled + count] = chunk[first:]
+            filled += count
+            number, first, count = number + 1, 0, chunk_rows
+        if filled < wanted:
+            self._decode(number, chunk, address)
+            rows[filled:] = chunk[first : first + wanted - filled]
+
+    def _read_large(self, start: int, wanted: int, rows: NDArray[Any]) -> None:
+        """Whole chunks where they are wanted, or from the cache."""
+        chunk_rows, filled = self._chunk_rows, 0
+        is_in_place = self._cache is None and rows.flags.c_contiguous and rows.dtype == self.dtype
+        number, first = divmod(start, chunk_rows)
+        while filled < wanted:
+            count = min(chunk_rows - first, wanted - filled)
+            if is_in_place and count == chunk_rows:
+                chunk = rows[filled : filled + count]
+                self._decode(number, chunk, chunk.ctypes.data)
+            else:
+                rows[filled : filled + count] = self._chunk(number)[first : first + count]
+            filled += count
+            number, first = number + 1, 0
+
+    def _chunk(self, number: int) -> NDArray[Any]:
+        """A whole decoded chunk: the cache's, or this thread's scratch until it decodes again."""
+        if self._cache is None:
+            key = self._scratch_key
+            chunk, address = _scratch.chunks.get(key) or _make_scratch(key)
+            self._decode(number, chunk, address)
+            return chunk
+        place = (id(self), number)
+        kept = self._cache.get(place)
+        if kept is not None:
+            return kept
+        chunk = np.empty(self._chunk_shape, self.dtype)
+        self._decode(number, chunk, chunk.ctypes.data)
+        self._cache.put(place, chunk)
+        return chunk
+
+    def _decode(self, number: int, chunk: NDArray[Any], address: int) -> None:
+        shard, place = divmod(number, self._chunks_per_shard)
         if shard not in self._shards:
             self._shards[shard] = self._map_shard(shard)
         content, index = self._shards[shard]
-        offset, length = index[index_of_chunk]
+        offset = index[2 * place]
+        end = offset + index[2 * place + 1]
+        middle = end - CRC_BYTES
         try:
-            if offset + length > len(content):
+            if end > len(content) or middle < offset:
                 raise ValueError("a chunk is missing")
-            decode_chunk(self._codec, content[offset : offset + length], chunk)
+            body, checksum = content[offset:middle], content[middle:end]
+            decode_chunk(self._codec, body, checksum, chunk, address)
         except ValueError as error:
             raise FormatError(
-                f"{self._shard_path(shard)}: {error} (rows {chunk_number * self._chunk_rows} to "
-                f"{(chunk_number + 1) * self._chunk_rows - 1}). Find all damage with `retold audit`."
+                f"{self._shard_path(shard)}: {error} (rows {number * self._chunk_rows} to "
+                f"{(number + 1) * self._chunk_rows - 1}). Find all damage with `retold audit`."
             ) from error
 
     def _shard_path(self, shard: int) -> Path:
         return self.folder.joinpath("c", str(shard), *("0" for _ in self.shape[1:]))
 
-    def _map_shard(self, shard: int) -> tuple[memoryview, list[list[int]]]:
+    def _map_shard(self, shard: int) -> tuple[mmap.mmap, memoryview]:
+        """The mapped file, and its index: offset and length of each chunk in turn."""
         path = self._shard_path(shard)
-        entries = self._shard_rows // self._chunk_rows
         try:
             with path.open("rb") as file:
-                content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise FormatError(
                 f"{path}: the file is missing or empty. Find all damage with `retold audit`."
             ) from error
-        encoded = bytes(content[-(16 * entries + 4) :])
+        index_bytes = 16 * self._chunks_per_shard
+        encoded = content[-(index_bytes + 4) :]
         index, checksum = encoded[:-4], int.from_bytes(encoded[-4:], "little")
-        if len(encoded) != 16 * entries + 4 or google_crc32c.value(index) != checksum:
+        if len(encoded) != index_bytes + 4 or google_crc32c.value(index) != checksum:
             raise FormatError(
                 f"{path}: the shard index is damaged. Find all damage with `retold audit`."
             )
-        return content, np.frombuffer(index, "<u8").reshape(entries, 2).tolist()
+        return content, np.frombuffer(index, "<u8").astype(np.uint64).data
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one decoded row."""
-        return int(self.dtype.itemsize * math.prod(self.shape[1:]))
+
+class _Scratch(local):
+    """One chunk of each kind that a thread has met, with its address."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[tuple[str, tuple[int, ...]], tuple[NDArray[Any], int]] = {}
+
+
+_scratch = _Scratch()
+
+
+def _make_scratch(key: tuple[str, tuple[int, ...]]) -> tuple[NDArray[Any], int]:
+    dtype, shape = key
+    chunk = np.empty(shape, dtype)
+    _scratch.chunks[key] = (chunk, chunk.ctypes.data)
+    return _scratch.chunks[key]

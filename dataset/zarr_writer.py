@@ -1,6 +1,7 @@
 """Writing whole arrays as standard Zarr v3, sharded along the first axis."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from retold.dataset.zarr_codec import Codec, Profile, choose_chunk_rows, choose_
 from retold.schemas.canonical import encode_json
 
 _SHARD_BYTES = 64_000_000
+_THREADS = 2
+_THREADED_BYTES = 4_000_000
+"""Below this, starting threads takes longer than they save."""
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
@@ -50,20 +54,36 @@ def write_array(folder: Path, array: NDArray[Any], profile: Profile) -> None:
 
 def _encode_shard(rows: NDArray[Any], chunk_rows: int, shard_chunks: int, codec: Codec) -> bytes:
     """Chunks one after the other, then an index of (offset, bytes) pairs and its CRC-32C."""
+    chunks = [rows[first : first + chunk_rows] for first in range(0, len(rows), chunk_rows)]
+    if chunks and len(chunks[-1]) < chunk_rows:
+        padding = np.zeros((chunk_rows - len(chunks[-1]), *rows.shape[1:]), rows.dtype)
+        chunks[-1] = np.concatenate([chunks[-1], padding])
+    parts = _encode_chunks(chunks, codec)
     index = np.full((shard_chunks, 2), 2**64 - 1, "<u8")  # how Zarr marks a chunk beyond the array
-    parts: list[bytes] = []
-    offset = 0
-    for number, first in enumerate(range(0, len(rows), chunk_rows)):
-        chunk = rows[first : first + chunk_rows]
-        if len(chunk) < chunk_rows:
-            padding = np.zeros((chunk_rows - len(chunk), *chunk.shape[1:]), chunk.dtype)
-            chunk = np.concatenate([chunk, padding])
-        parts.append(codec.encode(chunk))
-        index[number] = offset, len(parts[-1])
-        offset += len(parts[-1])
+    lengths = np.array([len(part) for part in parts], np.uint64)
+    index[: len(parts), 0] = np.cumsum(lengths) - lengths
+    index[: len(parts), 1] = lengths
     encoded_index = index.tobytes()
     checksum = google_crc32c.value(encoded_index).to_bytes(4, "little")
     return b"".join((*parts, encoded_index, checksum))
+
+
+def _encode_chunks(chunks: list[NDArray[Any]], codec: Codec) -> list[bytes]:
+    """Each chunk's bytes, which do not depend on the thread that made them."""
+    if sum(chunk.nbytes for chunk in chunks) < _THREADED_BYTES:
+        return [codec.encode(chunk) for chunk in chunks]
+    parts = [b""] * len(chunks)
+
+    def encode(places: range) -> None:
+        for place in places:
+            parts[place] = codec.encode(chunks[place])
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for done in [
+            pool.submit(encode, range(first, len(chunks), _THREADS)) for first in range(_THREADS)
+        ]:
+            done.result()
+    return parts
 
 
 def _array_metadata(

@@ -3,6 +3,7 @@
 import hashlib
 
 import numpy as np
+from numpy.typing import NDArray
 
 EVALUATION_SEED_START = 2**30
 """World seeds of training lie below this number, those of evaluation at or above it."""
@@ -39,6 +40,16 @@ def random_stream(run_seed: int, stage: str, stable_id: str | int) -> np.random.
     name = hashlib.sha256(f"{stage}\0{stable_id}".encode()).digest()
     words = np.frombuffer(name, "<u4").tolist()
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([run_seed, *words])))
+
+
+def stream_key(run_seed: int, stage: str) -> NDArray[np.uint64]:
+    """The key of a family of streams that are told apart by a number."""
+    return random_stream(run_seed, stage, "key").integers(2**64, size=2, dtype=np.uint64)
+
+
+def numbered_stream(key: NDArray[np.uint64], number: int) -> np.random.Generator:
+    """Stream `number` of a family: a pure function of both, made in a third of the time of a name."""
+    return np.random.Generator(np.random.Philox(key=key, counter=[0, number, 0, 0]))
 
 
 def _digest(*parts: str | int) -> str:

@@ -6,6 +6,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from retold.dataset.log import CommitLog
 from retold.dataset.reader import DatasetReader
@@ -18,7 +20,7 @@ from retold.schemas.episode import Episode, EpisodeRecord
 from retold.schemas.exploration import NO_EXPLORATION
 from retold.schemas.spaces import BoxSpace, DiscreteSpace
 from retold.schemas.vocabulary import GoalFamily, GoalVocabulary
-from retold.train.batch import make_batch
+from retold.train.batch import make_batch, read_batch
 
 VOCABULARY = GoalVocabulary((GoalFamily("occurrence", (("at",), tuple(map(str, range(30))))),))
 SCHEMA = DatasetSchema(
@@ -164,3 +166,31 @@ def test_drawing_is_a_function_of_the_number(dataset: Path) -> None:
         second.draw(0, 8)
         for one, two in zip(first.draw(3, 8), second.draw(3, 8), strict=True):
             assert (one.record, one.start, one.length) == (two.record, two.start, two.length)
+
+
+@pytest.mark.parametrize("window_length", [3, 30])
+def test_batches_read_at_once_equal_those_of_single_windows(
+    dataset: Path, window_length: int
+) -> None:
+    with DatasetReader.open(dataset) as reader:
+        sampler = WindowSampler([reader], window_length=window_length, seed=1)
+        windows = sampler.make_batch(8)
+        settings = {"most_goals": 2, "burn_in": 1, "first_action": 0}
+        for number in range(6):
+            one = make_batch(sampler.draw(number, 8), **settings)
+            other = read_batch(sampler, windows, number, **settings)
+            for name in ("action", "reward", "terminated", "is_valid"):
+                assert_same(getattr(one, name), getattr(other, name))
+            for name, expected in vars(one.inputs).items():
+                found = getattr(other.inputs, name)
+                if isinstance(expected, dict):
+                    assert expected.keys() == found.keys()
+                    for path in expected:
+                        assert_same(expected[path], found[path])
+                else:
+                    assert_same(expected, found)
+
+
+def assert_same(one: Tensor, other: Tensor) -> None:
+    assert one.dtype == other.dtype and one.stride() == other.stride()
+    assert torch.equal(one, other)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from retold.dataset import zarr_writer
 from retold.dataset.audit import audit_structure
 from retold.dataset.log import CommitLog
 from retold.dataset.reader import DatasetReader
@@ -177,6 +178,24 @@ def test_equal_content_has_equal_bytes(tmp_path: Path) -> None:
         write(tmp_path / name, [make_episode(1, 90)])
     ids = [CommitLog.open(tmp_path / name).live_shards()[0].shard_id for name in "ab"]
     assert ids[0] == ids[1]
+
+
+def test_bytes_do_not_depend_on_the_threads_that_encode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    vectors = np.cumsum(rng.standard_normal((40_000, 32)), axis=0, dtype=np.float32)
+    frames = rng.integers(0, 9, (900, 64, 64, 3)).astype(np.uint8)
+    for name, array in (("vectors", vectors), ("frames", frames)):
+        found = []
+        for threaded_bytes in (0, 10**12):
+            monkeypatch.setattr(zarr_writer, "_THREADED_BYTES", threaded_bytes)
+            folder = tmp_path / f"{name}-{threaded_bytes}"
+            zarr_writer.write_array(folder, array, "fast")
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            found.append([path.read_bytes() for path in files])
+            assert_array_equal(np.asarray(zarr.open_array(str(folder), mode="r")[...]), array)
+        assert found[0] == found[1]
 
 
 def test_every_flipped_byte_is_found_and_its_file_named(tmp_path: Path) -> None:

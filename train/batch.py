@@ -2,11 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from retold.policy.inputs import PolicyInputs, pad_rows, stack_windows
+from retold.dataset.sampler import WindowSampler
+from retold.dataset.window_batch import WindowBatch
+from retold.policy.inputs import PolicyInputs, encode_instruction, pad_rows, stack_windows
 from retold.schemas.episode import Window
 
 
@@ -46,6 +51,69 @@ def make_batch(
         terminated=pad_rows([window.terminated for window in windows], rows),
         is_valid=pad_rows([_gives_loss(window, burn_in) for window in windows], rows),
     )
+
+
+def read_batch(
+    sampler: WindowSampler,
+    windows: WindowBatch,
+    number: int,
+    *,
+    most_goals: int,
+    burn_in: int,
+    first_action: int,
+) -> Batch:
+    """Draw `number` as tensors of their own: what `make_batch` makes of the same windows, faster.
+
+    Args:
+        sampler: what draws.
+        windows: arrays of `sampler.make_batch`, used again for every draw.
+        number: the draw.
+        most_goals: the policy's capacity for goals.
+        burn_in: transitions without loss at the start of a window that does not start its episode.
+        first_action: the number of the task's first action.
+    """
+    sampler.sample_into(windows, number)
+    rows = int(windows.length.max())
+    (path,) = windows.action
+    transition = np.arange(rows)
+    is_late = transition >= np.where(windows.start > 0, burn_in, 0)[:, None]
+    real = transition < windows.length[:, None]
+    return Batch(
+        inputs=_inputs_of(windows, rows + 1, _instructions(sampler, windows, most_goals)),
+        action=_copy(np.where(real, windows.action[path][:, :rows] - first_action, 0)),
+        reward=_copy(windows.reward[:, :rows]),
+        terminated=_copy(windows.terminated[:, :rows]),
+        is_valid=_copy(is_late & real),
+    )
+
+
+def _inputs_of(windows: WindowBatch, rows: int, instruction: Tensor) -> PolicyInputs:
+    row = np.arange(rows)
+    is_real = row <= windows.length[:, None]
+    step = np.where(is_real, windows.start[:, None] + row, 0)
+    return PolicyInputs(
+        observation={path: _copy(all_[:, :rows]) for path, all_ in windows.observation.items()},
+        previous_action={
+            path: _copy(all_[:, :rows]) for path, all_ in windows.previous_action.items()
+        },
+        has_previous=_copy(is_real & (step > 0)),
+        previous_reward=_copy(windows.previous_reward[:, :rows]),
+        previous_reset=_copy(windows.previous_reset[:, :rows]),
+        step=_copy(step),
+        instruction=instruction,
+        progress=_copy(windows.progress[:, :rows]),
+    )
+
+
+def _instructions(sampler: WindowSampler, windows: WindowBatch, most_goals: int) -> Tensor:
+    places = zip(windows.dataset.tolist(), windows.row.tolist(), strict=True)
+    goals = [sampler.columns(dataset).instruction.of(row).tolist() for dataset, row in places]
+    return torch.from_numpy(np.stack([encode_instruction(one, most_goals) for one in goals]))
+
+
+def _copy(rows: NDArray[Any]) -> Tensor:
+    """A tensor that the next draw into the same arrays leaves alone."""
+    return torch.from_numpy(rows.copy())
 
 
 def _gives_loss(window: Window, burn_in: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from retold.dataset.episode_columns import UNKNOWN
 from retold.dataset.log import CommitLog
 from retold.dataset.pins import pin
 from retold.dataset.reader import DatasetReader
@@ -19,11 +20,10 @@ from retold.dataset.sampler import WindowSampler
 from retold.policy.registry import PolicyRegistry
 from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import Snapshot
-from retold.schemas.episode import Window
 from retold.schemas.errors import RunError, UsageError
 from retold.schemas.spaces import DiscreteSpace
 from retold.schemas.stop_signals import note_stop_signals
-from retold.train.batch import make_batch
+from retold.train.batch import Batch, read_batch
 from retold.train.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
 from retold.train.config import TrainConfig
 from retold.train.learner import Learner
@@ -144,36 +144,47 @@ class _Data:
             window_length=config.context_length,
             seed=config.seed,
             weights=config.weight or None,
+            threads=config.threads,
         )
+        self._windows = self._sampler.make_batch(config.batch_size)
 
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:
         """What is drawn from now."""
         return tuple(reader.snapshot for reader in self.readers)
 
-    def draw(self, number: int) -> list[Window]:
-        """The windows of one update."""
-        return self._sampler.draw(number, self._config.batch_size)
+    def draw(self, number: int, most_goals: int) -> Batch:
+        """The windows of one update, as tensors."""
+        space = self.schema.action_space
+        assert isinstance(space, DiscreteSpace)
+        return read_batch(
+            self._sampler,
+            self._windows,
+            number,
+            most_goals=most_goals,
+            burn_in=self._config.burn_in_steps,
+            first_action=space.start,
+        )
+
+    def facts(self, number: int) -> dict[str, float]:
+        """What is known of the episodes that were drawn last, for update `number`."""
+        windows = self._windows
+        places = list(zip(windows.dataset.tolist(), windows.row.tolist(), strict=True))
+        columns = [(self._sampler.columns(dataset), row) for dataset, row in places]
+        returns = [float(column.episode_return[row]) for column, row in columns]
+        updates = [int(column.policy_update[row]) for column, row in columns]
+        facts = {"episode_return": float(np.mean(returns))}
+        known = [update for update in updates if update != UNKNOWN]
+        if known:
+            # Updates between the episodes' snapshots and their use: 0 for the newest policy's.
+            facts["policy_lag"] = number - float(np.mean(known))
+        return facts
 
 
 def _update(config: TrainConfig, learner: Learner, data: _Data) -> dict[str, float]:
     updates_before = learner.update_count
-    windows = data.draw(updates_before)
-    space = data.schema.action_space
-    assert isinstance(space, DiscreteSpace)
-    batch = make_batch(
-        windows,
-        most_goals=learner.policy.most_goals,
-        burn_in=config.burn_in_steps,
-        first_action=space.start,
-    )
-    metrics = learner.update(batch)
-    metrics["episode_return"] = float(np.mean([w.record.episode_return for w in windows]))
-    known = [w.record.policy_update for w in windows if w.record.policy_update is not None]
-    if known:
-        # Updates between the episodes' snapshots and their use: 0 for the newest policy's.
-        metrics["policy_lag"] = updates_before - float(np.mean(known))
-    return metrics
+    metrics = learner.update(data.draw(updates_before, learner.policy.most_goals))
+    return metrics | data.facts(updates_before)
 
 
 def _keep(config: TrainConfig, learner: Learner, data: _Data, writer: MetricsWriter) -> None:
