@@ -4,7 +4,12 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from retold.dataset.array_audit import find_array_faults, find_final_row_faults
+from retold.dataset.array_audit import (
+    find_array_faults,
+    find_final_row_faults,
+    find_reward_faults,
+    reference_faults,
+)
 from retold.dataset.folder_audit import audit_folders
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import split_snapshot
@@ -12,6 +17,7 @@ from retold.dataset.reader import DatasetReader, read_schema
 from retold.dataset.shard_files import ShardFiles
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.snapshot_names import find_snapshot
+from retold.dataset.table import record_from_row
 from retold.dataset.validation import find_faults
 from retold.schemas.commit import ShardEntry, Snapshot
 from retold.schemas.episode import EpisodeRecord
@@ -84,7 +90,7 @@ def _audit_files(shard: ShardFiles) -> Iterator[Finding]:
         size = sum(file.bytes for file in manifest.files)
         size += (shard.path / "manifest.json").stat().st_size
         steps = sum(table["length"].to_pylist())
-        rows = steps + table.num_rows if entry.kind == "raw" else 0
+        rows = 0 if table["offset"].null_count else steps + table.num_rows
         counts = {
             "episodes": (entry.episodes, table.num_rows),
             "steps": (entry.steps, steps),
@@ -116,9 +122,11 @@ def _audit_ids(reader: DatasetReader) -> Iterator[Finding]:
 
 
 def _audit_episodes(reader: DatasetReader, shard: ShardReader) -> Iterator[Finding]:
-    if shard.entry.kind == "raw":
-        for fault in find_array_faults(shard):
-            yield Finding(where=str(shard.path), what=fault, todo=RESTORE)
+    if shard.entry.kind == "variant":
+        yield from _audit_variants(reader, shard)
+        return
+    for fault in find_array_faults(shard):
+        yield Finding(where=str(shard.path), what=fault, todo=RESTORE)
     next_row, next_event = 0, 0
     for row in reader.shard_rows(shard.entry.shard_id):
         record = reader.record(row)
@@ -127,19 +135,41 @@ def _audit_episodes(reader: DatasetReader, shard: ShardReader) -> Iterator[Findi
         try:
             episode = reader.read_episode(row)
             faults += find_faults(episode, shard.schema)
-            if not record.is_variant:
-                number = row - reader.shard_rows(shard.entry.shard_id).start
-                if shard.offsets[number] != next_row:
-                    faults.append(f"it starts at row {shard.offsets[number]}, not {next_row}")
-                if shard.event_ranges[number, 0] != next_event:
-                    faults.append(f"its events start at {shard.event_ranges[number, 0]}")
-                next_row += record.length + 1
-                next_event += len(episode.event_step)
-                faults += find_final_row_faults(shard, next_row - 1)
+            number = row - reader.shard_rows(shard.entry.shard_id).start
+            if shard.offsets[number] != next_row:
+                faults.append(f"it starts at row {shard.offsets[number]}, not {next_row}")
+            if shard.event_ranges[number, 0] != next_event:
+                faults.append(f"its events start at {shard.event_ranges[number, 0]}")
+            next_row += record.length + 1
+            next_event += len(episode.event_step)
+            faults += find_final_row_faults(shard, next_row - 1)
         except RetoldError as error:
             faults.append(str(error).rstrip("."))
         for fault in faults:
             yield Finding(where=where, what=fault, todo=RESTORE)
+
+
+def _audit_variants(reader: DatasetReader, shard: ShardReader) -> Iterator[Finding]:
+    """Rows of variants. Their arrays are their sources': what they earn is the reward audit's."""
+    next_row = 0
+    for number, values in enumerate(shard.table.to_pylist()):
+        record = record_from_row(values)
+        faults = list(_record_faults(record, shard))
+        if record.goal_row is not None:
+            if values["offset"] != next_row:
+                faults.append(f"it starts at row {values['offset']}, not {next_row}")
+            next_row += record.length + 1
+        try:
+            faults += reference_faults(reader, record)
+        except RetoldError as error:
+            faults.append(str(error).rstrip("."))
+        row = reader.shard_rows(shard.entry.shard_id).start + number
+        for fault in faults:
+            where = f"{shard.path}: episode {record.episode_id} (row {row})"
+            yield Finding(where=where, what=fault, todo=RESTORE)
+    if next_row:
+        for fault in find_reward_faults(shard):
+            yield Finding(where=str(shard.path), what=fault, todo=RESTORE)
 
 
 def _record_faults(record: EpisodeRecord, shard: ShardReader) -> Iterator[str]:

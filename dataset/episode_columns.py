@@ -16,7 +16,7 @@ UNKNOWN = -1
 """In `policy_update` where none is stored."""
 _NAMES = (
     *("episode_id", "length", "episode_return", "terminated", "instruction", "completed"),
-    *("policy_update", "source_dataset_id", "source_episode_id", "offset"),
+    *("policy_update", "source_dataset_id", "source_episode_id", "offset", "goal_row"),
 )
 COLUMN_SCHEMA = pa.schema([TABLE_SCHEMA.field(name) for name in _NAMES])
 """The columns of the episode table that are read to make them."""
@@ -64,6 +64,8 @@ class EpisodeColumns:
     """Number of a variant's dataset in `source_ids`; -1 for raw episodes."""
     source_ids: tuple[str, ...]
     source_episode_id: NDArray[np.bytes_]
+    goal_row: NDArray[np.int64]
+    """Row of the source whose achieved goal a variant wants; `UNKNOWN` where it wants none."""
 
     @cached_property
     def _order(self) -> NDArray[np.intp]:
@@ -117,6 +119,7 @@ def make_columns(path: str, tables: list[pa.Table]) -> EpisodeColumns:
         source=source,
         source_ids=source_ids,
         source_episode_id=_ids(path, table, "source_episode_id"),
+        goal_row=_numbers(table, "goal_row", UNKNOWN).astype(np.int64),
     )
 
 

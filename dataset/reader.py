@@ -23,7 +23,7 @@ from retold.dataset.table import TABLE_SCHEMA, record_from_row
 from retold.dataset.validation import check_field_paths
 from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import ShardEntry, Snapshot
-from retold.schemas.dataset_schema import DatasetSchema
+from retold.schemas.dataset_schema import ACHIEVED_GOAL, DESIRED_GOAL, DatasetSchema
 from retold.schemas.episode import Episode, EpisodeRecord, Leaves, Window
 from retold.schemas.errors import DatasetError, FormatError
 from retold.schemas.instruction import Outcome, derive_outcome
@@ -282,19 +282,24 @@ class DatasetReader:
             for leaf in schema.action_leaves
         }
         reset = shard.read_rows("reset", before, first + length)
-        reward, terminated, truncated, progress = self._retold(
-            shard, record, before - first + start, start + length, first - start
-        )
         skip = first - before
+        reward, terminated, truncated, progress = self._retold(
+            row, shard, record, start - skip, start + length, first - start
+        )
+        observation = {
+            leaf.path: shard.read_rows(leaf.path, first, first + length + 1)
+            for leaf in schema.observation_leaves
+        }
+        if record.goal_row is not None:
+            place = first - start + record.goal_row
+            goal = shard.read_rows(ACHIEVED_GOAL, place, place + 1)
+            observation[DESIRED_GOAL] = np.repeat(goal, length + 1, axis=0)
         previous: Leaves | None = {path: rows[0] for path, rows in action.items()} if skip else None
         return Window(
             record=record,
             dataset=dataset,
             start=start,
-            observation={
-                leaf.path: shard.read_rows(leaf.path, first, first + length + 1)
-                for leaf in schema.observation_leaves
-            },
+            observation=observation,
             action={path: rows[skip:] for path, rows in action.items()},
             reward=reward[skip:],
             terminated=terminated[skip:],
@@ -305,6 +310,12 @@ class DatasetReader:
             previous_reward=float(reward[0]) if skip else 0.0,
             previous_reset=bool(reset[0]) if skip else False,
         )
+
+    def read_goal_reward(self, row: int, start: int, stop: int) -> NDArray[np.float32]:
+        """Stored rewards `[stop - start]` of a variant that has a goal of its own."""
+        shard, number = self.shard_of(row)
+        first = int(shard.offsets[number])
+        return shard.read_rows("reward", first + start, first + stop)
 
     def _read_info(self, row: int) -> tuple[Leaves, Leaves]:
         """Declared infos of an episode and their masks, `[time, ...]` each."""
@@ -350,9 +361,23 @@ class DatasetReader:
         return reader, source_row, record
 
     def _retold(
-        self, shard: ShardReader, record: EpisodeRecord, start: int, stop: int, offset: int
+        self,
+        row: int,
+        shard: ShardReader,
+        record: EpisodeRecord,
+        start: int,
+        stop: int,
+        offset: int,
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.uint32]]:
         """Reward, flags `[stop - start]` and progress `[stop - start + 1]` of transitions."""
+        if record.goal_row is not None:
+            ends = np.arange(start, stop) == record.length - 1
+            return (
+                self.read_goal_reward(row, start, stop),
+                ends & record.terminated,
+                ends & record.truncated,
+                np.zeros(stop - start + 1, np.uint32),
+            )
         if record.is_variant:
             outcome = _derive(record)
             return (

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from retold.dataset.chunk_cache import ChunkCache
 from retold.dataset.episode_columns import COLUMN_SCHEMA
 from retold.dataset.shard_files import ShardFiles
+from retold.dataset.table import fill_columns
 from retold.dataset.zarr_reader import ArrayReader
 from retold.schemas.commit import ShardEntry
 from retold.schemas.dataset_schema import DatasetSchema
@@ -38,7 +39,8 @@ class ShardReader(ShardFiles):
         content = self.read_checked("episodes.parquet")
         try:
             file = pq.ParquetFile(pa.BufferReader(content))
-            table = file.read(COLUMN_SCHEMA.names, use_threads=False)
+            names = [name for name in COLUMN_SCHEMA.names if name in file.schema_arrow.names]
+            table = fill_columns(file.read(names, use_threads=False), COLUMN_SCHEMA)
             table = table if table.schema == COLUMN_SCHEMA else table.cast(COLUMN_SCHEMA)
         except (pa.ArrowException, OSError, ValueError, KeyError):
             return self.table  # says what is wrong

@@ -46,6 +46,9 @@ TABLE_SCHEMA = pa.schema(
 variants, but for those with rewards of their own (`goal_row`). Tables written before a column was
 added lack it: then it is null in every row."""
 
+ADDED_COLUMNS = frozenset({"goal_row"})
+"""Columns that a table may lack, since format 1 got them later."""
+
 _RECORD_FIELDS = tuple(field.name for field in fields(EpisodeRecord))
 _NEVER_REPEATED = frozenset({"episode_id", "offset", "event_offset"})
 
@@ -81,6 +84,14 @@ def write_table(path: Path, table: pa.Table) -> None:
         store_schema=False,
         version="2.6",
     )
+
+
+def fill_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A table with null in the columns that were added to the format after it was written."""
+    for place, field in enumerate(schema):
+        if field.name in ADDED_COLUMNS and field.name not in table.schema.names:
+            table = table.add_column(place, field, pa.nulls(len(table), field.type))
+    return table
 
 
 def record_from_row(row: Mapping[str, Any]) -> EpisodeRecord:

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retold.dataset.chunk_cache import ChunkCache
-from retold.dataset.episode_columns import format_id
+from retold.dataset.episode_columns import UNKNOWN, format_id
 from retold.dataset.reader import DatasetReader
 from retold.dataset.sources import explain_dangling
 from retold.dataset.step_store import Span, StepStore
 from retold.dataset.window_batch import WindowBatch
-from retold.schemas.dataset_schema import DatasetSchema
+from retold.schemas.dataset_schema import ACHIEVED_GOAL, DESIRED_GOAL, DatasetSchema
 from retold.schemas.errors import DatasetError
 
 Rows = NDArray[np.int64]
@@ -30,7 +30,9 @@ class WindowFiller:
         cache: ChunkCache | None,
         pool: ThreadPoolExecutor | None,
     ) -> None:
+        self._reader = reader
         self._columns = reader.columns
+        self._has_goals = bool((reader.columns.goal_row != UNKNOWN).any())
         self._is_variant = self._columns.source >= 0
         self._has_variants = bool(self._is_variant.any())
         # Store 0 is the dataset's own, store k that of its (k-1)th source.
@@ -60,6 +62,25 @@ class WindowFiller:
             _read_scalars(store, schema, batch, windows)
             batch.previous_reward[windows.where] = self._earn(store, batch, windows)
             self._set_flags(batch, windows)
+            if self._has_goals:
+                self._set_goals(store, batch, windows)
+
+    def _set_goals(self, store: StepStore, batch: WindowBatch, windows: "_Windows") -> None:
+        """Desired goals and stored rewards of variants that have a goal of their own."""
+        rows = batch.row[windows.members]
+        for place in np.flatnonzero(self._columns.goal_row[rows] != UNKNOWN).tolist():
+            row, member = int(rows[place]), int(windows.members[place])
+            start, length = int(windows.start[place]), int(windows.length[place])
+            goal = int(self._first_row[row] + self._columns.goal_row[row])
+            desired = batch.observation[DESIRED_GOAL][member]
+            store.read(ACHIEVED_GOAL, [(goal, goal + 1, desired[:1])])
+            desired[1 : length + 1] = desired[0]
+            skip = 0 if start else 1
+            reward = batch.previous_reward[member]
+            reward[:] = 0
+            reward[skip : length + 1] = self._reader.read_goal_reward(
+                row, start - 1 + skip, start + length
+            )
 
     def _earn(self, store: StepStore, batch: WindowBatch, windows: "_Windows") -> Reward:
         """`[windows, time + 1]`: rewards, stored or derived; sets the batch's progress."""

@@ -17,7 +17,7 @@ from retold.relabel.generation import (
     find_retold_rows,
     refuse_repeats,
 )
-from retold.relabel.goal_shard import is_goal_conditioned, retell_goal_shard
+from retold.relabel.goal_shard import retell_goal_shard
 from retold.relabel.graph import TaskRunner
 from retold.relabel.options import GoalStatistics
 from retold.relabel.progress import show_progress
@@ -27,7 +27,7 @@ from retold.relabel.shard_task import (
     count_shard,
     retell_shard,
 )
-from retold.relabel.source_check import check_source
+from retold.relabel.source_check import check_source, is_retold_by_goal
 from retold.relabel.statistics import GoalCounts
 from retold.schemas.commit import SourceEntry
 from retold.schemas.errors import DatasetError
@@ -68,7 +68,7 @@ def relabel(config: RelabelConfig) -> RelabelResult:
     """
     with DatasetReader.open(config.source) as reader:
         check_source(reader, config)
-        is_conditioned = is_goal_conditioned(reader.schema)
+        is_conditioned = is_retold_by_goal(reader.schema)
         snapshot = reader.snapshot
         log = CommitLog.create(config.target)
         generation = Generation(

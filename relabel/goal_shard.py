@@ -16,23 +16,9 @@ from retold.relabel.goal_retelling import GoalVariants, retell_goals
 from retold.relabel.goal_reward import GoalReward, distance_of, make_goal_reward
 from retold.relabel.options import RelabelOptions
 from retold.relabel.shard_task import ShardResult, SourceShard, choose_rows
-from retold.schemas.dataset_schema import DatasetSchema
+from retold.schemas.dataset_schema import ACHIEVED_GOAL, DESIRED_GOAL, DatasetSchema
 from retold.schemas.episode import EpisodeRecord
 from retold.schemas.identity import make_variant_id
-
-ACHIEVED, DESIRED = "observation/achieved_goal", "observation/desired_goal"
-
-
-def is_goal_conditioned(schema: DatasetSchema) -> bool:
-    """Whether observations hold `achieved_goal` and `desired_goal` of one form (Gymnasium `GoalEnv`)."""
-    leaves = {leaf.path: leaf for leaf in schema.observation_leaves}
-    one, other = leaves.get(ACHIEVED), leaves.get(DESIRED)
-    return (
-        one is not None
-        and other is not None
-        and (one.dtype, one.shape) == (other.dtype, other.shape)
-        and not one.is_ragged
-    )
 
 
 def reach_of(options: RelabelOptions) -> float | None:
@@ -93,7 +79,8 @@ def read_goals(
         record = record_from_row(table.slice(row, 1).to_pylist()[0])
         first = int(shard.offsets[row])
         achieved, desired = (
-            shard.read_rows(path, first, first + record.length + 1) for path in (ACHIEVED, DESIRED)
+            shard.read_rows(path, first, first + record.length + 1)
+            for path in (ACHIEVED_GOAL, DESIRED_GOAL)
         )
         yield record, achieved, desired
 

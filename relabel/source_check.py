@@ -4,8 +4,8 @@ from retold.dataset.reader import DatasetReader
 from retold.relabel.config import RelabelConfig
 from retold.relabel.goal_retelling import GOAL_STRATEGIES
 from retold.relabel.goal_reward import NAMES
-from retold.relabel.goal_shard import is_goal_conditioned
 from retold.relabel.statistics import MOST_CHAINED_GOALS
+from retold.schemas.dataset_schema import DatasetSchema
 from retold.schemas.errors import DatasetError, UsageError
 
 
@@ -17,7 +17,7 @@ def check_source(reader: DatasetReader, config: RelabelConfig) -> None:
         UsageError: the strategy or the reward does not fit goal-conditioned data.
     """
     sizes = [task.vocabulary.size for task in reader.schema.tasks if task.vocabulary]
-    is_conditioned = is_goal_conditioned(reader.schema) and not sizes
+    is_conditioned = is_retold_by_goal(reader.schema)
     if not is_conditioned and len(sizes) < len(reader.schema.tasks):
         raise DatasetError(
             f"{reader.path}: task {reader.schema.tasks[0].name} has no goals, so there is nothing "
@@ -40,6 +40,11 @@ def check_source(reader: DatasetReader, config: RelabelConfig) -> None:
             f"{reader.path}: --strategy chain counts what comes before what, for up to "
             f"{MOST_CHAINED_GOALS} goals, but the task has {max(sizes)}. Choose --strategy rare."
         )
+
+
+def is_retold_by_goal(schema: DatasetSchema) -> bool:
+    """Whether variants get another desired goal; a vocabulary of goals goes before that."""
+    return schema.is_goal_conditioned and all(task.vocabulary is None for task in schema.tasks)
 
 
 def _check_conditioned(reader: DatasetReader, config: RelabelConfig) -> None:

@@ -21,6 +21,9 @@ LimitKind = Literal["termination", "truncation"]
 IMPORTED = "imported"
 """The code version of tasks that Retold cannot make: their episodes came from another format."""
 
+ACHIEVED_GOAL, DESIRED_GOAL = "observation/achieved_goal", "observation/desired_goal"
+"""Leaves of goal-conditioned observations, as Gymnasium's `GoalEnv` names them."""
+
 TRANSITION_LEAVES = (
     Leaf("reward", "float32", ()),
     Leaf("terminated", "bool", ()),
@@ -85,6 +88,15 @@ class DatasetSchema:
     def action_leaves(self) -> tuple[Leaf, ...]:
         """The action's leaves, paths starting with `action`."""
         return space_leaves(self.action_space, "action")
+
+    @property
+    def is_goal_conditioned(self) -> bool:
+        """Whether observations hold an achieved and a desired goal of one form (`GoalEnv`)."""
+        leaves = {leaf.path: leaf for leaf in self.observation_leaves}
+        one, other = leaves.get(ACHIEVED_GOAL), leaves.get(DESIRED_GOAL)
+        if one is None or other is None or one.is_ragged or other.is_ragged:
+            return False
+        return (one.dtype, one.shape) == (other.dtype, other.shape)
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:

@@ -25,6 +25,7 @@ from retold.dataset.shard_writer import write_raw_shard
 from retold.schemas.canonical import encode_json, sha256_hex
 from retold.schemas.episode import Episode
 from retold.schemas.errors import RetoldError
+from retold.schemas.spaces import Leaf, space_leaves
 
 KINDS = {
     "dataset.json": ["dataset.json"],
@@ -241,17 +242,22 @@ def test_odd_names_in_a_dataset_lead_nowhere(tmp_path: Path, trick: str) -> None
     assert audit_structure(path)
 
 
-def test_a_field_with_an_odd_name_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "d"
+def test_a_field_with_an_odd_name_stays_inside_or_is_refused(tmp_path: Path) -> None:
+    path = CommitLog.create(tmp_path / "d").path
+    # A key of a space is escaped; the path of a declared info is taken as it stands.
     space = replace(
         SCHEMA.observation_space,  # type: ignore[type-var]
         spaces=(("../../../../outside", SCHEMA.observation_space.spaces[0][1]),),  # type: ignore[union-attr]
     )
-    schema = replace(SCHEMA, observation_space=space)
     episode = make_episode(0, 3)
-    frame = {"observation/../../../../outside": episode.observation["observation/frame"]}
+    (leaf,) = space_leaves(space, "observation")
+    frame = {leaf.path: episode.observation["observation/frame"]}
+    write_raw_shard(
+        path, [replace(episode, observation=frame)], replace(SCHEMA, observation_space=space)
+    )
+    odd = Leaf("info/../../../../outside", "float32", (), is_optional=True)
     with pytest.raises(RetoldError, match="leads elsewhere"):
-        write_raw_shard(path, [replace(episode, observation=frame)], schema)
+        write_raw_shard(path, [episode], replace(SCHEMA, info_leaves=(odd,)))
     assert not (tmp_path / "outside").exists()
     assert not any(p.name == "outside" for p in tmp_path.rglob("*"))
 
