@@ -190,7 +190,7 @@ COMMANDS = {
         Command(
             line=CommandLine(
                 command="evict",
-                sentence="Let the oldest episodes of a dataset go.",
+                sentence="Let episodes of a dataset go: the oldest, or those of a condition.",
                 example="retold evict runs/maze/raw --steps 1000000",
                 positional=("dataset",),
                 has_config_file=False,

@@ -1,4 +1,4 @@
-"""`retold evict`: let the oldest episodes go."""
+"""`retold evict`: let the oldest episodes go, or those that meet a condition."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from retold.dataset.ages import shards_by_age
+from retold.dataset.expression import parse_condition
+from retold.dataset.filter import COLUMNS
 from retold.dataset.log import CommitLog
 from retold.dataset.reader import DatasetReader
 from retold.dataset.rewrite import rewrite_rows, stored_profile
@@ -24,18 +26,27 @@ class EvictConfig:
     """What `retold evict` is asked."""
 
     dataset: Path
-    """Dataset whose oldest episodes go. Their files stay until `retold gc`."""
+    """Dataset whose episodes go. Their files stay until `retold gc`."""
     episodes: int | None = None
     """Most episodes to keep."""
     steps: int | None = None
     """Most transitions to keep, in whole episodes."""
     bytes: int | None = None
     """Most bytes on disk to keep, in whole shards."""
+    where: str | None = None
+    """Let go of the episodes that meet this condition instead, however old: a generation of
+    variants, for example, is "strategy == 'some' and relabel_seed == 0"."""
 
     def __post_init__(self) -> None:
         limits = {name: getattr(self, name) for name in ("episodes", "steps", "bytes")}
-        if all(limit is None for limit in limits.values()):
-            raise UsageError("How much to keep is not said. Give --episodes, --steps or --bytes.")
+        has_limit = any(limit is not None for limit in limits.values())
+        if has_limit == (self.where is not None):
+            raise UsageError(
+                "Give --episodes, --steps or --bytes to say how much to keep, or --where to say "
+                "what goes; one or the other."
+            )
+        if self.where is not None:
+            parse_condition(self.where, COLUMNS)
         for name, limit in limits.items():
             if limit is not None and limit < 1:
                 raise UsageError(f"--{name} is {limit}, but at least 1 is kept.")
@@ -68,7 +79,7 @@ class _Plan:
 
 
 def evict(config: EvictConfig) -> EvictResult:
-    """Let the oldest episodes leave the dataset, first in first out, until the limits hold.
+    """Let episodes leave the dataset: the oldest, until the limits hold, or those of a condition.
 
     Raises:
         DatasetError: there is no dataset, or nothing would stay.
@@ -76,11 +87,13 @@ def evict(config: EvictConfig) -> EvictResult:
     log = open_log_to_write(config.dataset)
     for _ in range(MOST_PLANS):
         base = log.head()
-        plan = None if base is None else _plan(log, config, base.number)
-        if base is None or plan is None or not plan.removed:
+        if base is None:
             return _result(log, config, 0)
         try:
-            return _result(log, config, _evict(log, base, plan))
+            if config.where is not None:
+                return _result(log, config, _evict_where(log, base, config.where))
+            plan = _plan(log, config, base.number)
+            return _result(log, config, _evict(log, base, plan) if plan.removed else 0)
         except ConflictError:
             continue
     raise ConflictError(
@@ -146,6 +159,37 @@ def _evict(log: CommitLog, base: Snapshot, plan: _Plan) -> int:
         removed=[entry.shard_id for entry in plan.removed],
         details={"evicted": evicted, "replaces": replaces},
     )
+    return evicted
+
+
+def _evict_where(log: CommitLog, base: Snapshot, where: str) -> int:
+    """Commit the removal of the episodes that meet a condition; how many left."""
+    meets = parse_condition(where, COLUMNS)
+    added: list[ShardEntry] = []
+    removed: list[str] = []
+    replaces: dict[str, list[str]] = {}
+    evicted = 0
+    with DatasetReader(log, base, {}) as reader:
+        for shard in reader.shards:
+            rows = reader.shard_rows(shard.shard_id)
+            table = reader.shard_reader(shard.shard_id).table.select(list(COLUMNS)).to_pylist()
+            stay = [row for row, values in zip(rows, table, strict=True) if not meets(values)]
+            if len(stay) == len(rows):
+                continue
+            evicted += len(rows) - len(stay)
+            removed.append(shard.shard_id)
+            profile = stored_profile(reader, shard.shard_id)
+            made = rewrite_rows(reader, stay, log.path, profile=profile) if stay else []
+            added += made
+            replaces |= {entry.shard_id: [shard.shard_id] for entry in made}
+    if removed:
+        log.append(
+            operation="evict",
+            base=base,
+            added=added,
+            removed=removed,
+            details={"evicted": evicted, "where": where, "replaces": replaces},
+        )
     return evicted
 
 

@@ -14,7 +14,12 @@ from retold.dataset.files import sync_folder, write_durably
 from retold.dataset.log import CommitLog
 from retold.dataset.reader import DatasetReader, read_schema
 from retold.dataset.shard_reader import ShardReader
-from retold.dataset.shard_writer import list_files, write_raw_shard, write_variant_shard
+from retold.dataset.shard_writer import (
+    list_files,
+    write_goal_variant_shard,
+    write_raw_shard,
+    write_variant_shard,
+)
 from retold.dataset.sound_log import SoundLog, read_sound_log
 from retold.dataset.validation import find_faults
 from retold.dataset.zarr_codec import PROFILES
@@ -131,7 +136,7 @@ def _mend_manifest(shard: ShardReader, left: list[str]) -> None:
             return  # it is sound; something else is not
         entry = shard.entry
         files = tuple(f for f in list_files(shard.path) if f.path != "manifest.json")
-        rows = entry.steps + entry.episodes if entry.kind == "raw" else 0
+        rows = 0 if shard.table["offset"].null_count else entry.steps + entry.episodes
         for profile in PROFILES:
             manifest = Manifest(files=files, episodes=entry.episodes, rows=rows, profile=profile)
             if manifest.sha256 == entry.sha256:
@@ -151,7 +156,7 @@ def _save_episodes(
     with DatasetReader(log, sound.snapshot, {}, shards=[shard.entry], piecewise=True) as reader:
         reader.shard_reader(shard.entry.shard_id).manifest = shard.manifest
         if shard.entry.kind == "variant":
-            yield write_variant_shard(part, reader.table, shard.schema)
+            yield from _save_variants(reader, shard, part, left)
             return
         episodes = []
         for row in range(len(reader)):
@@ -168,3 +173,22 @@ def _save_episodes(
     if episodes:
         profile = PROFILES[shard.manifest.profile == "small"]
         yield write_raw_shard(part, episodes, shard.schema, profile=profile)
+
+
+def _save_variants(
+    reader: DatasetReader, shard: ShardReader, part: Path, left: list[str]
+) -> Iterator[ShardEntry]:
+    """Rows of variants are whole or not there; only those with stored rewards can lose these."""
+    if reader.table["goal_row"].null_count:
+        yield write_variant_shard(part, reader.table, shard.schema)
+        return
+    records, rewards = [], []
+    for row in range(len(reader)):
+        record = reader.record(row)
+        try:
+            rewards.append(reader.read_goal_reward(row, 0, record.length))
+            records.append(record)
+        except RetoldError as error:
+            left.append(f"episode {record.episode_id} of shard {shard.entry.shard_id}: {error}")
+    if records:
+        yield write_goal_variant_shard(part, records, rewards, shard.schema)

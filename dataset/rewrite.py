@@ -5,7 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from retold.dataset.reader import DatasetReader
-from retold.dataset.shard_writer import write_raw_shard, write_variant_shard
+from retold.dataset.shard_writer import (
+    write_goal_variant_shard,
+    write_raw_shard,
+    write_variant_shard,
+)
 from retold.dataset.table import make_table
 from retold.dataset.zarr_codec import Profile
 from retold.schemas.commit import ShardEntry
@@ -46,13 +50,29 @@ def rewrite_rows(
                 episode = reader.read_episode(row)
                 record = change(episode.record)
                 if record.is_variant:
-                    record = replace(record, source_dataset_id=None)
+                    record = replace(record, source_dataset_id=None, goal_row=None)
                 episodes.append(replace(episode, record=record))
             entries.append(write_raw_shard(target, episodes, schema, profile=profile))
         else:
             records = [change(reader.record(row)) for row in group]
-            entries.append(write_variant_shard(target, make_table(records, {}), schema))
+            entries.append(_write_variants(reader, group, records, schema, target))
     return entries
+
+
+def _write_variants(
+    reader: DatasetReader,
+    rows: Sequence[int],
+    records: Sequence[EpisodeRecord],
+    schema: DatasetSchema,
+    target: Path,
+) -> ShardEntry:
+    if any(record.goal_row is None for record in records):
+        return write_variant_shard(target, make_table(records, {}), schema)
+    rewards = [
+        reader.read_goal_reward(row, 0, record.length)
+        for row, record in zip(rows, records, strict=True)
+    ]
+    return write_goal_variant_shard(target, records, rewards, schema)
 
 
 def shard_share(schema: DatasetSchema, *, is_raw: bool, episodes: int, steps: int) -> float:

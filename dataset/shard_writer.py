@@ -21,7 +21,7 @@ from retold.dataset.zarr_writer import write_array, write_group
 from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import ShardEntry
 from retold.schemas.dataset_schema import TRANSITION_LEAVES, DatasetSchema
-from retold.schemas.episode import Episode
+from retold.schemas.episode import Episode, EpisodeRecord
 from retold.schemas.errors import DatasetError
 from retold.schemas.faults import reach
 from retold.schemas.manifest import FileEntry, Manifest
@@ -84,6 +84,24 @@ def write_variant_shard(
             write_array(folder / "arrays" / "reward", reward, "fast")
 
     return _write_shard(dataset, table, schema, fill, "fast", "variant")
+
+
+def write_goal_variant_shard(
+    dataset: Path,
+    records: Sequence[EpisodeRecord],
+    rewards: Sequence[NDArray[np.float32]],
+    schema: DatasetSchema,
+) -> ShardEntry:
+    """Write variants that have goals of their own: their rows, and the rewards `[length]` of each.
+
+    Rewards are stored because they follow from observations, which no table row holds.
+    """
+    offsets = _starts([record.length + 1 for record in records])
+    end = np.zeros(1, np.float32)
+    column = np.concatenate([part for one in rewards for part in (one, end)])
+    return write_variant_shard(
+        dataset, make_table(records, {"offset": offsets}), schema, reward=column
+    )
 
 
 def _write_shard(

@@ -1,6 +1,6 @@
 """One task of the graph for goal-conditioned data: retell one source shard into one shard."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retold.dataset.shard_reader import ShardReader
-from retold.dataset.shard_writer import write_variant_shard
-from retold.dataset.table import make_table, record_from_row
+from retold.dataset.shard_writer import write_goal_variant_shard
+from retold.dataset.table import record_from_row
 from retold.relabel.draws import episode_keys
 from retold.relabel.goal_retelling import GoalVariants, retell_goals
 from retold.relabel.goal_reward import GoalReward, distance_of, make_goal_reward
@@ -56,7 +56,7 @@ def retell_goal_shard(
         columns += variants.rewards
     return ShardResult(
         source_shard=source.entry.shard_id,
-        entry=_write(target, records, columns, schema) if records else None,
+        entry=write_goal_variant_shard(target, records, columns, schema) if records else None,
         episodes=len(rows),
         filtered=source.entry.episodes - len(source.retold_before) - len(rows),
         dropped=len(rows) * options.variants - len(records),
@@ -107,18 +107,3 @@ def _make_records(
             variant=number,
             goal_row=int(variants.goal_row[place]),
         )
-
-
-def _write(
-    target: Path,
-    records: Sequence[EpisodeRecord],
-    rewards: Sequence[NDArray[np.float32]],
-    schema: DatasetSchema,
-) -> Any:
-    """Rewards are stored: they follow from observations, which no table row holds."""
-    lengths = np.array([record.length + 1 for record in records])
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)[:-1]])
-    table = make_table(records, {"offset": offsets.tolist()})
-    end = np.zeros(1, np.float32)
-    column = np.concatenate([part for one in rewards for part in (one, end)])
-    return write_variant_shard(target, table, schema, reward=column)

@@ -1,5 +1,6 @@
 """Relabelling: own instructions reproduce, variants are new, and bytes depend on nothing else."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 
 from retold.collect.command import CollectConfig, collect
 from retold.dataset.audit import audit_structure
+from retold.dataset.compact import CompactConfig, compact
+from retold.dataset.evict import EvictConfig, evict
 from retold.dataset.log import CommitLog
 from retold.dataset.reader import DatasetReader
 from retold.relabel.audit import audit_rewards
@@ -161,8 +164,6 @@ def test_a_wrong_row_is_found_by_the_reward_audit(source: Path, tmp_path: Path) 
 
 
 def test_a_lost_source_is_named(source: Path, tmp_path: Path) -> None:
-    import shutil
-
     moved, target = tmp_path / "moved", tmp_path / "told"
     shutil.copytree(source, moved)
     relabel(RelabelConfig(source=moved, target=target, workers=0))
@@ -304,3 +305,30 @@ def test_coverage_counts_what_was_collected_and_what_was_retold(
     assert retold.reward_per_1000_steps > collected.reward_per_1000_steps
     assert sum(item.retold for item in coverage.returns) == retold.episodes
     assert measure_coverage(source).tellings == (collected,)
+
+
+def test_a_generation_can_be_evicted_and_does_not_come_back(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "told"
+    first = RelabelConfig(source=source, target=target, workers=0)
+    relabel(first)
+    second = RelabelConfig(source=source, target=target, strategy="all", workers=0)
+    kept = relabel(second).variants
+    result = evict(EvictConfig(dataset=target, where="strategy == 'some' and relabel_seed == 0"))
+    assert result.episodes == kept and result.evicted > 0
+    again = relabel(first)
+    assert (again.shards, again.skipped) == (0, 2)
+    with DatasetReader.open(target) as reader:
+        assert set(reader.table["strategy"].to_pylist()) == {"all"}
+
+
+def test_a_compacted_source_is_not_retold_twice(source: Path, tmp_path: Path) -> None:
+    raw, target = tmp_path / "raw", tmp_path / "told"
+    shutil.copytree(source, raw)
+    config = RelabelConfig(source=raw, target=target, workers=0)
+    before = relabel(config)
+    assert compact(CompactConfig(dataset=raw)).shards == 1
+    again = relabel(config)
+    assert (again.shards, again.variants) == (1, 0)
+    with DatasetReader.open(target) as reader:
+        assert len(reader) == before.variants
+    assert audit_structure(target) == [] and audit_rewards(target) == []

@@ -13,9 +13,12 @@ from minari.dataset.minari_storage import MinariStorage
 
 from retold.cli.__main__ import main
 from retold.dataset.audit import audit_structure
+from retold.dataset.compact import CompactConfig, compact
+from retold.dataset.evict import EvictConfig, evict
 from retold.dataset.import_command import ImportConfig, import_dataset
 from retold.dataset.log import CommitLog
 from retold.dataset.reader import DatasetReader
+from retold.dataset.repair import RepairConfig, repair
 from retold.dataset.sampler import WindowSampler
 from retold.relabel.audit import audit_rewards
 from retold.relabel.command import RelabelConfig, relabel
@@ -240,3 +243,35 @@ def test_settings_that_do_not_fit_are_refused_in_a_sentence(
     assert not (tmp_path / "told").exists()
     assert main(["relabel", str(source), str(tmp_path / "told"), "--workers", "0"]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_variants_written_out_evicted_and_repaired_stay_what_they_are(
+    source: Path, tmp_path: Path
+) -> None:
+    target = retell(source, tmp_path / "told", goal_terminates=True)
+    with DatasetReader.open(target) as reader:
+        expected = [reader.read_episode(row) for row in range(len(reader))]
+    whole = tmp_path / "whole"
+    compact(CompactConfig(dataset=target, output=whole, materialize=True))
+    evict(EvictConfig(dataset=target, episodes=5))
+    shard = next(target.glob("shards/*/*/arrays/reward/c/0"), None) or next(
+        path for path in target.glob("shards/*/*/arrays/reward/c*") if path.is_file()
+    )
+    for path, episodes in ((whole, expected), (target, expected[-5:])):
+        assert audit_structure(path) == [] or {f.severity for f in audit_structure(path)} == {
+            "warning"
+        }
+        assert audit_rewards(path) == []
+        with DatasetReader.open(path) as reader:
+            for row, episode in enumerate(episodes):
+                found = reader.read_episode(row)
+                assert found.reward.tobytes() == episode.reward.tobytes()
+                assert found.record.episode_id == episode.record.episode_id
+                for name, values in episode.observation.items():
+                    assert found.observation[name].tobytes() == values.tobytes()
+    content = bytearray(shard.read_bytes())
+    content[3] ^= 1
+    shard.write_bytes(content)
+    assert any(str(shard) in finding.where for finding in audit_structure(target))
+    result = repair(RepairConfig(dataset=target, new=tmp_path / "mended"))
+    assert audit_rewards(tmp_path / "mended") == [] and result is not None
