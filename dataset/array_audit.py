@@ -15,17 +15,17 @@ def find_array_faults(shard: ShardReader) -> Iterator[str]:
     rows = shard.manifest.rows
     expected: dict[str, tuple[str, tuple[int, ...]]] = {}
     for leaf in shard.schema.leaves:
+        path = f"{leaf.path}/data" if leaf.is_optional else leaf.path
+        if leaf.is_optional:
+            expected[f"{leaf.path}/present"] = ("bool", (rows,))
         if leaf.is_ragged:
-            expected[f"{leaf.path}/offsets"] = ("uint64", (rows + 1,))
-            offsets = shard.array(f"{leaf.path}/offsets").read_all().astype(np.int64)
+            expected[f"{path}/offsets"] = ("uint64", (rows + 1,))
+            offsets = shard.array(f"{path}/offsets").read_all().astype(np.int64)
             if offsets[0] != 0 or (np.diff(offsets) < 0).any():
                 yield f"{leaf.path!r}: its offsets do not rise from 0"
-            expected[f"{leaf.path}/data"] = ("uint8", (int(offsets[-1]),))
-        elif leaf.is_optional:
-            expected[f"{leaf.path}/data"] = (leaf.dtype, (rows, *leaf.shape))
-            expected[f"{leaf.path}/present"] = ("bool", (rows,))
+            expected[f"{path}/data"] = ("uint8", (int(offsets[-1]),))
         else:
-            expected[leaf.path] = (leaf.dtype, (rows, *leaf.shape))
+            expected[path] = (leaf.dtype, (rows, *leaf.shape))
     if any(task.vocabulary is not None for task in shard.schema.tasks):
         events = int(np.sum(shard.table["event_count"].to_numpy()))
         expected |= dict.fromkeys(("events/t", "events/goal"), ("uint32", (events,)))

@@ -80,6 +80,7 @@ class DemoSource:
             "data_attributes": read_attributes(self._file["data"]),
             "values": self._extras,
             "is_wrapped": self._is_wrapped,
+            "reward_shape": list(self._file["data"][self._names[0]]["rewards"].shape[1:]),
             "has_next": all("next_obs" in self._file["data"][name] for name in self._names),
         }
         return hdf5_task(self.path, about, horizon)

@@ -133,7 +133,7 @@ def _write_demos(reader: DatasetReader, file: h5py.File, about: Mapping[str, Any
     names = leaf_names(schema.action_space, "action", "actions")
     names |= {"reward": "rewards", "terminated": "dones"}
     group = file.create_group("data")
-    group.attrs.update(about.get("data_attributes") or _describe(reader))
+    group.attrs.update(about["data_attributes"] if about else _describe(reader))
     for row in range(len(reader)):
         episode = reader.read_episode(row)
         foreign = to_foreign(episode, f"{reader.path}: episode {row}")
@@ -148,6 +148,7 @@ def _write_demos(reader: DatasetReader, file: h5py.File, about: Mapping[str, Any
         if "column/dones" in steps:
             steps["terminated"] = steps.pop("column/dones")
         last = foreign.notes.get("last", {})
+        steps["reward"] = steps["reward"].reshape(-1, *about.get("reward_shape", ()))
         for path, rows in _with_last(steps, last).items():
             write_rows(demo, names.get(path) or _other_name(path), rows)
         for path, rows in _observations(episode, foreign, is_exact=bool(about)).items():
