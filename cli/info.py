@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from retold.cli.printing import format_fields, format_table
+from retold.schemas.errors import DatasetError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class DatasetInfo:
     """The summary of a dataset."""
 
     summary: Mapping[str, Any]
-    """As `retold.dataset.summary` makes it."""
+    """As `retold.dataset.summary` makes it, and what relabelling added if there are variants."""
 
     def to_json(self) -> Mapping[str, Any]:
         """The summary alone."""
@@ -40,12 +41,19 @@ class DatasetInfo:
         facts |= {name: summary[name] for name in _COUNTS if summary[name] is not None}
         if summary["sources"]:
             facts["made_from"] = ", ".join(summary["sources"])
+        if summary["lost_source"]:
+            facts["lost_source"] = summary["lost_source"]
         spreads = [
             {"per_episode": name.replace("_", " "), **summary[name]}
             for name in ("length", "episode_return")
             if summary[name]
         ]
-        blocks = {"": spreads, "goals": summary["goals"], "commits": summary["commits"]}
+        blocks = {
+            "": spreads,
+            "collected and retold": summary["coverage"],
+            "goals": summary["goals"],
+            "commits": summary["commits"],
+        }
         page = [format_fields(facts)]
         for name, records in blocks.items():
             if records:
@@ -57,9 +65,20 @@ class DatasetInfo:
 
 def describe_dataset(config: InfoConfig) -> DatasetInfo:
     """The summary of the dataset's newest snapshot."""
+    from retold.dataset.reader import DatasetReader
     from retold.dataset.summary import summarize
+    from retold.relabel.coverage import describe_tellings, split_tables
 
-    return DatasetInfo(summary=summarize(config.dataset))
+    summary = summarize(config.dataset)
+    coverage: list[dict[str, Any]] = []
+    lost = None
+    if summary["variants"]:
+        with DatasetReader.open(config.dataset) as reader:
+            try:
+                coverage = [asdict(told) for told in describe_tellings(*split_tables(reader))]
+            except DatasetError as error:
+                lost = str(error)  # the rows can be told of without their sources
+    return DatasetInfo(summary={**summary, "coverage": coverage, "lost_source": lost})
 
 
 _COUNTS = (

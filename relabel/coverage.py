@@ -139,7 +139,7 @@ def _sources(reader: DatasetReader) -> list[DatasetReader]:
 def _describe_telling(told: str, table: pa.Table) -> Telling:
     steps = int(pc.sum(table["length"]).as_py())
     returns = column(table, "episode_return")
-    success = pc.mean(table["success"].cast(pa.uint8())).as_py()
+    success = pc.mean(table["success"].cast(pa.uint8())).as_py()  # None where none is stored
     return Telling(
         told=told,
         episodes=len(table),

@@ -10,6 +10,7 @@ it earns and where it ends is for the instruction reward function to say. Any fu
 can be named as `module:function` on the command line.
 """
 
+import difflib
 import importlib
 from collections.abc import Callable
 
@@ -166,8 +167,10 @@ def find_strategy(name: str) -> Strategy:
         return STRATEGIES[name]
     module, colon, function = name.partition(":")
     if not colon:
+        near = difflib.get_close_matches(name, STRATEGIES, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UsageError(
-            f"There is no strategy {name!r}. Choose one of {', '.join(STRATEGIES)}, or name a "
+            f"There is no strategy {name!r}.{hint} Choose one of {', '.join(STRATEGIES)}, or name a "
             f"function of your own as module:function."
         )
     try:
