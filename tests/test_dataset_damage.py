@@ -104,7 +104,7 @@ def test_damage_is_named_never_read_and_the_rest_is_saved(
 @pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(**PLACES)
 def test_much_damage_is_named_never_read_and_the_rest_is_saved(
     whole: Path, kind: str, way: str, choice: int, place: float, garbage: bytes

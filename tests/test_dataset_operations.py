@@ -515,3 +515,18 @@ def test_migrate_has_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["migrate", str(tmp_path / "d"), str(tmp_path / "new")]) == 0
     assert "nothing to do" in capsys.readouterr().out
     assert not (tmp_path / "new").exists()
+
+
+def test_a_snapshot_is_retold_and_found_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw, told = tmp_path / "raw", tmp_path / "told"
+    task = ["--task-args", '{"size": 7, "limit": 20}']
+    for seed in ("1", "2"):
+        assert main(["collect", "maze", str(raw), "--episodes", "3", "--seed", seed, *task]) == 0
+    assert main(["relabel", f"{raw}@0", str(told), "--workers", "0"]) == 0
+    compact(CompactConfig(dataset=raw))
+    assert main(["relabel", str(raw), str(told), "--workers", "0"]) == 0
+    assert main(["audit", str(told)]) == 0
+    with DatasetReader.open(told) as reader:
+        assert len(set(reader.table["source_episode_id"].to_pylist())) == 6
