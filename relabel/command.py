@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from retold.dataset.log import CommitLog
+from retold.dataset.paths import split_snapshot
 from retold.dataset.pins import pin
 from retold.dataset.reader import DatasetReader
 from retold.relabel.config import RelabelConfig
@@ -179,5 +180,5 @@ def _summarize(
 
 def _locations(config: RelabelConfig) -> tuple[str, ...]:
     """Relative first, so that two datasets moved together still find each other."""
-    source = config.source.resolve()
+    source = split_snapshot(config.source)[0].resolve()
     return os.path.relpath(source, config.target.resolve()), str(source)
