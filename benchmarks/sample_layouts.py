@@ -122,10 +122,12 @@ def read_minari(folder: Path, episodes: Sequence[Episode], windows: Windows) -> 
     """Minari's HDF5, lossless, read through its public `MinariDataset`."""
     import gymnasium
     import minari
+    from minari.data_collector import EpisodeBuffer
     from minari.dataset.minari_storage import MinariStorage
 
     example = episodes[0].observation["observation"]
     is_image = example.dtype == np.uint8
+    (folder / "data").mkdir(parents=True)
     storage = MinariStorage.new(
         folder / "data",
         gymnasium.spaces.Box(0, 255, example.shape[1:], np.uint8)
@@ -139,7 +141,7 @@ def read_minari(folder: Path, episodes: Sequence[Episode], windows: Windows) -> 
         {"dataset_id": "retold/sample-v0", "minari_version": minari.__version__}
     )
     storage.update_episodes(
-        minari.EpisodeBuffer(
+        EpisodeBuffer(
             observations=episode.observation["observation"],
             actions=episode.action["action"],
             rewards=episode.reward,
