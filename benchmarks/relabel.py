@@ -43,8 +43,8 @@ from retold.tasks.registry import task_schema
 _SIZE = 15
 _GOALS = 3
 _VARIANTS = 16
-_BATCH = 256
-"""Episodes indexed together; shards are read in batches of about this size."""
+_BATCH_EPISODES, _BATCH_EVENTS = 1024, 262_144
+"""What is indexed together, as where shards are read."""
 
 
 def random_walks(rng: np.random.Generator, episodes: int, steps: int) -> NDArray[np.int64]:
@@ -77,9 +77,10 @@ def retell_in_memory(strategy: str, steps: int, episodes: int) -> Callable[[], i
 
     def run() -> int:
         keys, made = episode_keys(0, f"relabel {strategy}", ids), 0
-        for first in range(0, episodes, _BATCH):
-            part = slice(first, first + _BATCH)
-            events = slice(first * steps, (first + _BATCH) * steps)
+        size = min(_BATCH_EPISODES, _BATCH_EVENTS // steps)
+        for first in range(0, episodes, size):
+            part = slice(first, first + size)
+            events = slice(first * steps, (first + size) * steps)
             count = len(every[part])
             history = GoalHistory(
                 index=EventIndex(

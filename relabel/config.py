@@ -27,8 +27,8 @@ class RelabelConfig:
     seed: int = 0
     """Seed of the draws. Another seed or strategy makes a new generation beside the old one."""
     length_weights: tuple[float, ...] = field(default=())
-    """Chance of instructions of 1, 2, ... goals, in any scale; none keeps each episode's own
-    length."""
+    """Chance of instructions of one goal, in any scale; given again, of two goals, and so on. None
+    keeps each episode's own length."""
     goal_limit: int | None = None
     """Most variants of an episode in which one goal stands that its original lacks."""
     goal_reward: str | None = None

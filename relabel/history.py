@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from retold.schemas.event_index import NO_GOAL, NOT_MET, EventIndex, count_present
 
+_NOTHING = np.iinfo(np.int64).max
+
 
 @dataclass(frozen=True, kw_only=True)
 class GoalHistory:
@@ -88,6 +90,11 @@ class GoalHistory:
         return self._moment_keys >> self.index.step_bits
 
     @cached_property
+    def onset_in_time(self) -> NDArray[np.int64]:
+        """`[onsets]`: (step, goal) of each onset as one number."""
+        return pack(self.onset_step, self.onset_goal)
+
+    @cached_property
     def _moment_keys(self) -> NDArray[np.int64]:
         """`[onsets]`: (episode, step) as one number."""
         return self._onset_keys >> self.index.goal_bits
@@ -135,12 +142,39 @@ class GoalHistory:
         return np.where(is_there, place, -1)
 
     @cached_property
+    def goals_in_time(self) -> NDArray[np.int64]:
+        """`[episodes, goals]`: (step, goal) of the instruction as one number, in the order of time.
+
+        A goal that was not met stands after the episode's end, in its place.
+        """
+        place = np.arange(self.instruction.shape[1])
+        step = np.where(self.completed >= 0, self.completed, self.length[:, None] + place)
+        return pack(step, self.instruction)
+
+    @cached_property
     def onset_weight(self) -> NDArray[np.int64]:
         """`[onsets + 1]`: running sum of the weights of the onsets before."""
         weight = np.ones(len(self.onset_goal), np.int64)
         if self.goal_weight is not None:
             weight = self.goal_weight[self.onset_goal]
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(weight)])
+
+
+def pack(step: NDArray[np.int64], goal: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Steps and goals as single numbers that sort by step; `unpack_goals` gives the goals back."""
+    packed: NDArray[np.int64] = (step << 32) + goal
+    return packed
+
+
+def unpack_goals(packed: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`[rows, most]`: the goals of each row by step, `NO_GOAL` after the last; `packed` is sorted.
+
+    Args:
+        packed: `[rows, places]`, the largest int64 where there is nothing.
+    """
+    packed.sort(axis=1)
+    goals = np.where(packed < _NOTHING, packed & 0xFFFFFFFF, NO_GOAL)
+    return goals[:, : max(int(count_present(goals).max(initial=1)), 1)]
 
 
 def pad_goals(

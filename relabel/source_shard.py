@@ -11,9 +11,9 @@ from retold.dataset.shard_reader import ShardReader
 from retold.relabel.history import GoalHistory, pad_goals
 from retold.schemas.event_index import EventIndex
 
-_BATCH_EVENTS = 65_536
-"""Most events of a batch, unless one episode has more: its index stays in the cache."""
-_BATCH_EPISODES = 512
+_BATCH_EVENTS = 262_144
+"""Most events of a batch, unless one episode has more: large enough that calls cost little."""
+_BATCH_EPISODES = 1024
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from retold.relabel.history import GoalHistory
+from retold.relabel.history import GoalHistory, pack, unpack_goals
 from retold.relabel.moments import NO_MOMENT, draw_goal, draw_onsets
 from retold.relabel.plan import Plan
 from retold.schemas.errors import UsageError
@@ -90,9 +90,7 @@ def chain(history: GoalHistory, plan: Plan) -> NDArray[np.int64]:
     weights = np.concatenate([np.zeros(1, np.int64), np.cumsum(1 + 8 * shown)])
     (onset,) = draw_onsets(history, plan, [], np.int64(1), weights)
     is_there = onset >= 0
-    told[:, 0] = np.where(
-        is_there, _pack(history.onset_step[onset], history.onset_goal[onset]), _LAST
-    )
+    told[:, 0] = np.where(is_there, history.onset_in_time[onset], _LAST)
     candidate = np.where(is_there[:, None], steps[onset], NOT_MET)
     goal = history.prerequisites[history.onset_goal[onset]]
     for place in range(1, told.shape[1]):
@@ -103,10 +101,10 @@ def chain(history: GoalHistory, plan: Plan) -> NDArray[np.int64]:
         rows = np.arange(len(column))
         step = candidate[rows, column]
         takes = (free > 0) & (place < plan.goals)
-        told[:, place] = np.where(takes, _pack(step, goal[rows, column]), _LAST)
+        told[:, place] = np.where(takes, pack(step, goal[rows, column]), _LAST)
         # Two goals of one transition cannot both be met at it.
         candidate = np.where(takes[:, None] & (candidate == step[:, None]), NOT_MET, candidate)
-    return _unpack(told)
+    return unpack_goals(told)
 
 
 def final(history: GoalHistory, plan: Plan) -> NDArray[np.int64]:
@@ -199,30 +197,26 @@ def _retell(
 ) -> NDArray[np.int64]:
     """Kept goals and achieved alternatives in order of time, then unmet goals of the original."""
     width = history.instruction.shape[1]
-    is_kept = np.arange(width) < kept[:, None]
-    instruction = history.instruction[plan.episode]
-    moments = np.where(is_kept, history.completed_moment[plan.episode], -1)
-    taken = np.where(moments >= 0, moments, NO_MOMENT)
+    place = np.arange(width)
+    is_kept = place < kept[:, None]
     onsets: list[NDArray[np.int64]] = []
     if len(history.onset_goal):
+        moments = history.completed_moment[plan.episode]
+        taken = np.where(is_kept & (moments >= 0), moments, NO_MOMENT)
         columns = [taken[:, number] for number in range(width)]
         onsets = draw_onsets(history, plan, columns, alternatives, weights)
-    packed = np.full((len(kept), width + len(onsets) + width), _LAST)
-    packed[:, :width] = np.where(
-        is_kept, _pack(history.completed[plan.episode], instruction), _LAST
-    )
+    told = np.full((len(kept), width + len(onsets)), _LAST)
     found = np.zeros(len(kept), np.int64)
     for number, onset in enumerate(onsets):
-        found += onset >= 0
-        achieved = _pack(history.onset_step[onset], history.onset_goal[onset])
-        packed[:, width + number] = np.where(onset >= 0, achieved, _LAST)
+        is_there = onset >= 0
+        found += is_there
+        told[:, width + number] = np.where(is_there, history.onset_in_time[onset], _LAST)
     left = plan.goals - kept - found
     met = history.goals_met[plan.episode]
-    place = np.arange(width)
-    is_last = (place >= met[:, None]) & (place < (met + left)[:, None]) & (instruction >= 0)
-    after = history.length[plan.episode][:, None] + place
-    packed[:, -width:] = np.where(is_last, _pack(after, instruction), _LAST)
-    return _unpack(packed)
+    is_last = (place >= met[:, None]) & (place < (met + left)[:, None])
+    is_last &= place < history.goals_asked[plan.episode][:, None]
+    told[:, :width] = np.where(is_kept | is_last, history.goals_in_time[plan.episode], _LAST)
+    return unpack_goals(told)
 
 
 def _single(history: GoalHistory, plan: Plan, moment: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -245,15 +239,3 @@ def _prerequisite_steps(history: GoalHistory) -> NDArray[np.int64]:
     found = keys[np.maximum(place, 0)]
     is_there = (place >= 0) & (needed >= 0) & (found >> bits == group)
     return np.where(is_there, found & ((1 << bits) - 1), NOT_MET)
-
-
-def _pack(step: NDArray[np.int64], goal: NDArray[np.int64]) -> NDArray[np.int64]:
-    packed: NDArray[np.int64] = (step << 32) + goal
-    return packed
-
-
-def _unpack(packed: NDArray[np.int64]) -> NDArray[np.int64]:
-    packed.sort(axis=1)
-    goals = np.where(packed < _LAST, packed & 0xFFFFFFFF, NO_GOAL)
-    widest = int((goals >= 0).sum(1).max(initial=1))
-    return goals[:, : max(widest, 1)]
