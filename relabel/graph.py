@@ -36,6 +36,13 @@ class TaskRunner:
         except OSError as error:
             self._stack.close()
             raise self._unreachable(error) from error
+        except RuntimeError as error:
+            self._stack.close()
+            raise DatasetError(
+                f"this machine: the Dask workers cannot be started: {error} Retell in this process "
+                f"with `--workers 0`; a script of your own must start its work under "
+                f"`if __name__ == '__main__'`."
+            ) from error
         return self
 
     def __exit__(self, *error: object) -> None:
