@@ -1,5 +1,6 @@
 """`retold repair`: what is sound of a damaged dataset, in a new folder that continues its log."""
 
+import itertools
 import os
 import shutil
 import uuid
@@ -136,8 +137,8 @@ def _mend_manifest(shard: ShardReader, left: list[str]) -> None:
             return  # it is sound; something else is not
         entry = shard.entry
         files = tuple(f for f in list_files(shard.path) if f.path != "manifest.json")
-        rows = 0 if shard.table["offset"].null_count else entry.steps + entry.episodes
-        for profile in PROFILES:
+        # Variants have no rows of their own, unless they store rewards: the hash tells which.
+        for profile, rows in itertools.product(PROFILES, (entry.steps + entry.episodes, 0)):
             manifest = Manifest(files=files, episodes=entry.episodes, rows=rows, profile=profile)
             if manifest.sha256 == entry.sha256:
                 shard.manifest = manifest
