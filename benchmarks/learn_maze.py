@@ -1,13 +1,14 @@
-"""What retelling is worth: MazeRunner through the real stages, with and without relabelling.
+"""What retelling is worth: MazeRunner, 9 x 9 with 2 goals, with and without relabelling.
 
-Each cell collects episodes with its newest policy, retells them (or not), trains some updates on
-everything so far, and repeats until its environment steps are spent. Both arms share everything but
-the retold dataset, and both are tried under the same three settings: the plain arm's best setting is
-what the other arm is held against. Ten times along the way the policy plays 200 evaluation mazes, which
-no training run can draw; a cell's score is the mean of its last three points. A cell that is
-finished is kept in `--cells` and not run again.
+Both arms learn from the same 200,000 environment steps of a random policy, as long as each other; one
+of them also reads the variants that `retold relabel` makes of these episodes. Both are tried under the
+same three settings, and the plain arm's best is what the other's best is held against. Ten times along
+the way the policy plays 200 evaluation mazes that no training can draw; a cell's score is the mean of
+its last three points. With `--loop` the steps are not given but collected by the newest policy, a tenth
+before each point. A cell that is finished is kept in `--cells` and not run again.
 
     python benchmarks/learn_maze.py
+    python benchmarks/learn_maze.py --loop
     python benchmarks/learn_maze.py --quick --json
 """
 
@@ -31,6 +32,7 @@ from typing import Any
 
 from retold.collect.command import CollectConfig, collect
 from retold.dataset.log import CommitLog
+from retold.dataset.reader import DatasetReader
 from retold.evaluate.command import EvaluateConfig, evaluate
 from retold.policy.registry import PolicyRegistry
 from retold.relabel.command import RelabelConfig, relabel
@@ -45,6 +47,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 POINTS = 10
 _SCORED_POINTS = 3
+_ROUND = 100
+"""Episodes collected at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +57,11 @@ class Sizes:
 
     steps: int = 200_000
     """Environment steps."""
-    episodes: int = 64
-    """Collected in a round."""
-    updates: int = 10
-    """Trained in a round."""
+    updates: int = 150
+    """Trained before each point of the curve."""
     evaluation_episodes: int = 200
+    is_loop: bool = False
+    """Whether the newest policy collects, instead of a random one before all training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,32 +90,34 @@ def run_cell(cell: Cell, sizes: Sizes, folder: Path, commit: str) -> dict[str, A
     work = folder / cell.name
     shutil.rmtree(work, ignore_errors=True)
     raw, retold, run = work / "raw", work / "retold", work / "run"
+    if not sizes.is_loop:
+        raw = random_episodes(cell.seed, sizes.steps, folder)
     PolicyRegistry.create(run)
-    rounds = steps = 0
+    steps = 0 if sizes.is_loop else sizes.steps
     curve: list[dict[str, float]] = []
-    while steps < sizes.steps:
-        steps += collect(_collect_config(cell, sizes, raw, run, rounds)).steps
+    for point in range(1, POINTS + 1):
+        if sizes.is_loop:
+            steps = collect_steps(raw, sizes.steps * point // POINTS, cell.seed, str(run))
         if cell.arm == "retold":
             relabel(RelabelConfig(source=raw, target=retold, variants=8, seed=cell.seed, workers=0))
-        rounds += 1
-        train(_train_config(cell, sizes, raw, retold, run, rounds))
-        if steps >= (len(curve) + 1) * sizes.steps / POINTS:
-            played = evaluate(
-                EvaluateConfig(
-                    policy=run, episodes=sizes.evaluation_episodes, action="sample", seed=cell.seed
-                )
+        train(_train_config(cell, sizes, raw, retold, run, point))
+        played = evaluate(
+            EvaluateConfig(
+                policy=run,
+                episodes=sizes.evaluation_episodes,
+                environments=50,
+                action="sample",
+                seed=cell.seed,
             )
-            curve.append({"steps": steps, "goals": played.goals_completed})
-            print(
-                f"{cell.name}: {steps} steps, {played.goals_completed:.2f} goals", file=sys.stderr
-            )
+        )
+        goals = played.goals_completed
+        curve.append({"updates": point * sizes.updates, "steps": steps, "goals": goals})
+        print(f"{cell.name}: {point * sizes.updates} updates, {goals:.2f} goals", file=sys.stderr)
     outcome: dict[str, Any] = {
         "identity": identity,
         "commit": commit,
         "dataset": CommitLog.open(raw).dataset_id,
         "curve": curve,
-        "steps": steps,
-        "updates": rounds * sizes.updates,
         "cpu_minutes": (_cpu_seconds() - cpu) / 60,
         "wall_minutes": (time.monotonic() - wall) / 60,
     }
@@ -122,32 +128,49 @@ def run_cell(cell: Cell, sizes: Sizes, folder: Path, commit: str) -> dict[str, A
     return outcome
 
 
-def _collect_config(cell: Cell, sizes: Sizes, raw: Path, run: Path, rounds: int) -> CollectConfig:
-    return CollectConfig(
-        task="maze",
-        task_args=TASK_ARGUMENTS,
-        dataset=raw,
-        policy=str(run),
-        episodes=sizes.episodes,
-        first=rounds * sizes.episodes,
-        environments=sizes.episodes,
-        seed=cell.seed,
-        epsilon=0.1,
-    )
+def random_episodes(seed: int, steps: int, folder: Path) -> Path:
+    """The dataset of a seed that every cell of it reads, collected once."""
+    path = folder / f"random-{seed}"
+    collect_steps(path, steps, seed, "random")
+    return path
+
+
+def collect_steps(path: Path, steps: int, seed: int, policy: str) -> int:
+    """Collect whole rounds until a dataset holds that many steps; returns how many it holds."""
+    held = rounds = 0
+    if (path / "dataset.json").exists():
+        with DatasetReader.open(path) as reader:
+            held, rounds = int(reader.lengths.sum()), len(reader) // _ROUND
+    while held < steps:
+        held += collect(
+            CollectConfig(
+                task="maze",
+                task_args=TASK_ARGUMENTS,
+                dataset=path,
+                policy=policy,
+                episodes=_ROUND,
+                first=rounds * _ROUND,
+                environments=50,
+                seed=seed,
+                epsilon=None if policy == "random" else 0.1,
+            )
+        ).steps
+        rounds += 1
+    return held
 
 
 def _train_config(
-    cell: Cell, sizes: Sizes, raw: Path, retold: Path, run: Path, rounds: int
+    cell: Cell, sizes: Sizes, raw: Path, retold: Path, run: Path, point: int
 ) -> TrainConfig:
     is_retold = cell.arm == "retold"
     return TrainConfig(
         run=run,
         data=(raw, retold) if is_retold else (raw,),
         weight=(1.0, 3.0) if is_retold else (),
-        updates=rounds * sizes.updates,
+        updates=point * sizes.updates,
         checkpoint_every=sizes.updates,
         publish_every=sizes.updates,
-        resume=rounds > 1,
+        resume=point > 1,
         seed=cell.seed,
         context_length=TASK_ARGUMENTS["limit"],
         attention_window=TASK_ARGUMENTS["limit"] + 1,
@@ -185,8 +208,8 @@ def rows(found: Sequence[dict[str, Any]], random_goals: float) -> Iterator[dict[
         }
         for measure, value, unit in (
             ("score", score(cell), f"goals an episode, mean of the last {_SCORED_POINTS} points"),
-            ("curve", [(p["steps"], p["goals"]) for p in cell["curve"]], "(steps, goals)"),
-            ("updates", cell["updates"], "updates"),
+            ("curve", [(p["updates"], p["goals"]) for p in cell["curve"]], "(updates, goals)"),
+            ("steps", cell["curve"][-1]["steps"], "environment steps"),
             ("cpu time", cell["cpu_minutes"], "CPU-minutes"),
         ):
             yield {**about, "measure": measure, "value": value, "unit": unit}
@@ -215,15 +238,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="rows of JSON on stdout")
     parser.add_argument("--quick", action="store_true", help="one short cell an arm, within 60 s")
+    parser.add_argument("--loop", action="store_true", help="the newest policy collects")
     parser.add_argument("--seeds", type=int, nargs="+", help="default: 0 1 2 (quick: 0)")
     parser.add_argument("--settings", nargs="+", choices=tuple(SETTINGS), help="default: all")
     parser.add_argument("--jobs", type=int, default=2, help="cells at once (default: 2)")
     parser.add_argument("--cells", type=Path, help="folder of finished cells (default: runs/…)")
     given = parser.parse_args(arguments)
-    name = "learn-maze-quick" if given.quick else "learn-maze"
+    name = "learn-maze" + ("-loop" if given.loop else "") + ("-quick" if given.quick else "")
     folder = given.cells or Path("runs") / name
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = Sizes(steps=8_000, evaluation_episodes=32) if given.quick else Sizes()
+    small = {"steps": 6_000, "updates": 8, "evaluation_episodes": 50} if given.quick else {}
+    sizes = Sizes(is_loop=given.loop, **small)
     settings = given.settings or (["default"] if given.quick else list(SETTINGS))
     cells = [
         Cell(arm=arm, setting=setting, seed=seed)
@@ -232,6 +257,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for arm in ARMS
     ]
     commit = _commit()
+    if not given.loop:
+        for seed in sorted({cell.seed for cell in cells}):
+            random_episodes(seed, sizes.steps, folder)
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
         pending = [pool.submit(run_cell, cell, sizes, folder, commit) for cell in cells]
         found = [future.result() for future in pending]
