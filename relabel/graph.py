@@ -32,7 +32,7 @@ class TaskRunner:
         make_client: Any = distributed.Client
         try:
             cluster = self._scheduler or self._start_workers()
-            self._client = self._stack.enter_context(make_client(cluster, timeout=30))
+            self._client = self._stack.enter_context(make_client(cluster, timeout=10))
         except OSError as error:
             self._stack.close()
             raise self._unreachable(error) from error

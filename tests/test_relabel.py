@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from distributed import LocalCluster
 
 from retold.collect.command import CollectConfig, collect
 from retold.dataset.audit import audit_structure
@@ -332,3 +333,17 @@ def test_a_compacted_source_is_not_retold_twice(source: Path, tmp_path: Path) ->
     with DatasetReader.open(target) as reader:
         assert len(reader) == before.variants
     assert audit_structure(target) == [] and audit_rewards(target) == []
+
+
+def test_a_running_cluster_does_the_work_and_a_missing_one_is_named(
+    source: Path, tmp_path: Path
+) -> None:
+    here = RelabelConfig(source=source, target=tmp_path / "here", workers=0)
+    relabel(here)
+    there = tmp_path / "there"
+    with LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster:
+        relabel(RelabelConfig(source=source, target=there, scheduler=cluster.scheduler_address))
+    assert shard_ids(there) == shard_ids(here.target)
+    lost = RelabelConfig(source=source, target=tmp_path / "lost", scheduler="tcp://127.0.0.1:1")
+    with pytest.raises(DatasetError, match="--scheduler"):
+        relabel(lost)
