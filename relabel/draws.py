@@ -6,6 +6,7 @@ Flood, OOPSLA 2014) over a key that comes from the named stream of `retold.schem
 """
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,12 @@ class Draws:
 
     def __len__(self) -> int:
         return len(self._key)
+
+    def take(self, rows: NDArray[np.int64]) -> "Draws":
+        """The streams of some plans, from where they stand."""
+        part = copy(self)
+        part._key = self._key[rows]
+        return part
 
     def integers(self, bound: NDArray[np.int64] | int) -> NDArray[np.int64]:
         """`[plans]`: uniform over 0..bound-1, and 0 where the bound is below 1.

@@ -18,3 +18,7 @@ class Plan:
     """`[plans]`: wanted length of each new instruction; with too few onsets it is shorter."""
     draws: Draws
     """`[plans]`: a stream for each plan."""
+
+    def take(self, rows: NDArray[np.int64]) -> "Plan":
+        """Some of the plans; what they draw does not depend on the others."""
+        return Plan(episode=self.episode[rows], goals=self.goals[rows], draws=self.draws.take(rows))

@@ -126,8 +126,9 @@ def _find_new(
     candidate: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
     """`[episodes, variants]`: candidates that equal nothing accepted, original or lower-numbered."""
-    columns = [told[:, :, goal] for goal in range(told.shape[2])]
-    repeats = _equal(columns, [original[:, goal, None] for goal in range(original.shape[1])])
+    bits = int(max(told.max(initial=0), original.max(initial=0)) + 2).bit_length()
+    columns = _packed(told, bits)
+    repeats = _equal(columns, [column[:, None] for column in _packed(original, bits)])
     repeats |= told[:, :, 0] < 0  # nothing is asked
     numbers = np.arange(told.shape[1])
     for number in range(told.shape[1]):
@@ -135,6 +136,18 @@ def _find_new(
         blocks = accepted[:, number, None] | (candidate[:, number, None] & (numbers > number))
         repeats |= same & blocks
     return candidate & ~repeats
+
+
+def _packed(goals: NDArray[np.int64], bits: int) -> list[NDArray[np.int64]]:
+    """`[...]` each: as many goals of `[..., goals]` in one number as fit; equal where all are equal."""
+    most = 62 // bits
+    columns = []
+    for first in range(0, goals.shape[-1], most):
+        column = goals[..., first] + 1
+        for place in range(first + 1, min(first + most, goals.shape[-1])):
+            column = (column << bits) + goals[..., place] + 1
+        columns.append(column)
+    return columns
 
 
 def _equal(columns: list[NDArray[np.int64]], others: list[NDArray[np.int64]]) -> NDArray[np.bool_]:

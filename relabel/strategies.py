@@ -195,7 +195,37 @@ def _retell(
     alternatives: NDArray[np.int64],
     weights: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """Kept goals and achieved alternatives in order of time, then unmet goals of the original."""
+    """Kept goals and achieved alternatives in order of time, then unmet goals of the original.
+
+    Args:
+        history: the batch.
+        plan: the plans.
+        kept: `[plans]`: how many of the goals that were met stay.
+        alternatives: `[plans]`: how many achieved goals to put in.
+        weights: as `draw_onsets` takes them.
+    """
+    told = history.instruction[plan.episode]
+    # Where nothing is put in, the instruction stays as it was: a third of the draws of `some`.
+    is_asked_anew = plan.goals != history.goals_asked[plan.episode]
+    rows = np.flatnonzero((alternatives > 0) | is_asked_anew)
+    if not len(rows):
+        return told
+    changed = _arrange(history, plan.take(rows), kept[rows], alternatives[rows], weights)
+    width = max(told.shape[1], changed.shape[1])
+    told = np.pad(told, ((0, 0), (0, width - told.shape[1])), constant_values=NO_GOAL)
+    told[rows, : changed.shape[1]] = changed
+    told[rows, changed.shape[1] :] = NO_GOAL
+    return told
+
+
+def _arrange(
+    history: GoalHistory,
+    plan: Plan,
+    kept: NDArray[np.int64],
+    alternatives: NDArray[np.int64],
+    weights: NDArray[np.int64] | None,
+) -> NDArray[np.int64]:
+    """The changed instructions of `_retell`."""
     width = history.instruction.shape[1]
     place = np.arange(width)
     is_kept = place < kept[:, None]
