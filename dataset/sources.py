@@ -1,10 +1,11 @@
 """Finding the datasets that variants refer to."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from retold.dataset.log import CommitLog
 from retold.schemas.commit import SourceEntry
-from retold.schemas.errors import DatasetError, RetoldError
+from retold.schemas.errors import DatasetError, RetoldError, UsageError
 
 
 def find_source(log: CommitLog, through: int, dataset_id: str, moved_to: Path | None) -> Path:
@@ -38,8 +39,39 @@ def find_source(log: CommitLog, through: int, dataset_id: str, moved_to: Path | 
             reasons.append(reason)
     raise DatasetError(
         f"{log.path}: the dataset {dataset_id} that its variants refer to was not found: "
-        f"{'; '.join(dict.fromkeys(reasons))}. Put it back beside this dataset."
+        f"{'; '.join(dict.fromkeys(reasons))}. Put it back beside this dataset, or say "
+        f"where it is with --source OLD=NEW where the command has that flag."
     )
+
+
+def parse_moved(texts: Sequence[str], datasets: Sequence[Path]) -> dict[str, Path]:
+    """Where sources have moved, by dataset id, from texts such as `OLD=NEW`.
+
+    Args:
+        texts: OLD is a source's dataset id, or a location that a commit records or leads to.
+        datasets: those whose variants may refer to it.
+
+    Raises:
+        UsageError: a text is no pair, or no dataset refers to its OLD.
+    """
+    known: dict[str, str] = {}
+    for path in datasets if texts else ():
+        for commit in CommitLog.open(path).commits():
+            for dataset_id, entry in commit.sources.items():
+                names = (dataset_id, *entry.locations, *map(str, _places(path, entry)))
+                known |= dict.fromkeys(names, dataset_id)
+    moved: dict[str, Path] = {}
+    for text in texts:
+        old, separator, new = text.partition("=")
+        if not (old and separator and new):
+            raise UsageError(f"--source is {text!r}, but a moved source is written OLD=NEW.")
+        if old not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise UsageError(
+                f"--source is {text!r}, but no variant refers to {old}. What they refer to: {listed}."
+            )
+        moved[known[old]] = Path(new)
+    return moved
 
 
 def explain_dangling(

@@ -13,6 +13,7 @@ from retold.collect.command import CollectConfig, collect
 from retold.dataset.log import CommitLog
 from retold.dataset.reader import DatasetReader
 from retold.dataset.sampler import WindowSampler
+from retold.dataset.sources import parse_moved
 from retold.dataset.window_batch import WindowBatch
 from retold.dataset.window_draws import WindowDraws, worker_draws
 from retold.relabel.command import RelabelConfig, relabel
@@ -274,3 +275,23 @@ def test_a_damaged_chunk_is_never_sampled(tmp_path: Path) -> None:
         sampler = WindowSampler([reader], window_length=5, seed=0)
         with pytest.raises(FormatError, match="frame"):
             sampler.sample_into(sampler.make_batch(4), 0)
+
+
+def test_a_moved_source_is_found_where_it_is_said_to_be(tmp_path: Path) -> None:
+    task = {"size": 7, "limit": 20}
+    collect(CollectConfig(task="maze", task_args=task, dataset=tmp_path / "raw", episodes=2))
+    relabel(RelabelConfig(source=tmp_path / "raw", target=tmp_path / "retold", workers=0))
+    (tmp_path / "raw").rename(tmp_path / "elsewhere")
+    told = tmp_path / "retold"
+    with DatasetReader.open(told) as reader, pytest.raises(DatasetError, match="was not found"):
+        WindowSampler([reader], window_length=5, seed=0)
+    dataset_id = CommitLog.open(tmp_path / "elsewhere").dataset_id
+    for old in (dataset_id, "../raw", str(tmp_path / "raw")):
+        moved = parse_moved([f"{old}={tmp_path / 'elsewhere'}"], [told])
+        with DatasetReader.open(told, sources=moved) as reader:
+            sampler = WindowSampler([reader], window_length=5, seed=0)
+            sampler.sample_into(sampler.make_batch(4), 0)
+    with pytest.raises(UsageError, match="no variant refers to other"):
+        parse_moved(["other=x"], [told])
+    with pytest.raises(UsageError, match="written OLD=NEW"):
+        parse_moved(["x"], [told])

@@ -17,6 +17,7 @@ from retold.dataset.log import CommitLog
 from retold.dataset.pins import pin
 from retold.dataset.reader import DatasetReader
 from retold.dataset.sampler import WindowSampler
+from retold.dataset.sources import parse_moved
 from retold.policy.registry import PolicyRegistry
 from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import Snapshot
@@ -128,8 +129,11 @@ class _Data:
         """Draw from these commits from now on, and from the heads of datasets without a number."""
         config = self._config
         self._stack.close()
+        moved = parse_moved(config.source, config.data)
         self.readers = [
-            self._stack.enter_context(DatasetReader.open(path, snapshot=numbers.get(str(path))))
+            self._stack.enter_context(
+                DatasetReader.open(path, snapshot=numbers.get(str(path)), sources=moved)
+            )
             for path in config.data
         ]
         self.schema = self.readers[0].schema

@@ -9,7 +9,7 @@ from retold.policy.architecture import ArchitectureConfig
 from retold.schemas.errors import UsageError
 
 _MAY_CHANGE = frozenset(
-    {"run", "updates", "resume", "follow", "publish_every", "checkpoint_every", "threads"}
+    {"run", "updates", "resume", "follow", "publish_every", "checkpoint_every", "threads", "source"}
 )
 """Fields that a resumed run may set anew: none of them changes what an update does."""
 
@@ -24,6 +24,8 @@ class TrainConfig:
     """Dataset to learn from; may be given several times. It is never changed."""
     weight: tuple[float, ...] = ()
     """Share of windows from the dataset before it, in any scale; all equal if none is given."""
+    source: tuple[str, ...] = ()
+    """OLD=NEW: where a dataset that variants refer to has moved; OLD is its id or recorded location."""
     updates: int = 1000
     """Updates of the run in all, those already done included."""
     follow: bool = False
@@ -134,6 +136,7 @@ class TrainConfig:
         content = asdict(self)
         content["run"] = str(self.run)
         content["data"] = [str(path) for path in self.data]
+        content["source"] = list(self.source)
         content["weight"] = list(self.weight)
         content["discounts"] = list(self.discounts)
         return content
