@@ -30,7 +30,7 @@ _COMBINE: dict[type, Callable[[Any, Any], Any]] = {
 }
 _GRAMMAR = (
     "Write columns, numbers, 'texts', None, comparisons, in, and, or, not, + - * / % and len(), "
-    "e.g. --where 'length >= 10 and success'"
+    "e.g. 'length >= 10 and success'"
 )
 
 

@@ -94,9 +94,9 @@ def distances(achieved: NDArray[Any], goal: NDArray[Any]) -> NDArray[Any]:
 def _import_function(module: str, function: str) -> Callable[..., Any]:
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever a user's module raises
         raise UsageError(
-            f"--goal-reward {module}:{function}: it cannot be imported: {error}. Check that the "
+            f"--goal-reward {module}:{function}: it cannot be imported: {type(error).__name__}: {error}. Check that the "
             f"module is installed or on PYTHONPATH, also where the workers run."
         ) from error
     return found

@@ -96,8 +96,8 @@ def retell_shard(
             if options.strategy in STRATEGIES:
                 raise
             raise RelabelError(
-                f"--strategy {options.strategy}: {type(error).__name__}: {error} Nothing was "
-                f"committed; mend the function."
+                f"--strategy {options.strategy}: {type(error).__name__}: "
+                f"{str(error).rstrip('.')}. Nothing was committed; mend the function."
             ) from error
         retold += len(ids)
         tables.append(

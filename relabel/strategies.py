@@ -173,9 +173,9 @@ def find_strategy(name: str) -> Strategy:
         )
     try:
         found: Strategy = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever a user's module raises
         raise UsageError(
-            f"--strategy {name}: it cannot be imported: {error}. Check that the module is installed "
+            f"--strategy {name}: it cannot be imported: {type(error).__name__}: {error}. Check that the module is installed "
             f"or on PYTHONPATH, also where the workers run."
         ) from error
     if not callable(found):
