@@ -15,6 +15,7 @@ from retold.relabel.config import RelabelConfig
 from retold.relabel.generation import (
     Generation,
     find_retold,
+    find_retold_episodes,
     find_retold_rows,
     refuse_repeats,
 )
@@ -85,8 +86,12 @@ def relabel(config: RelabelConfig) -> RelabelResult:
             if entry.kind == "raw"
         ]
         todo = [shard for shard in shards if shard.entry.shard_id not in known]
-        if known:
-            todo = [_without_retold(shard, reader, log, generation) for shard in todo]
+        if known and todo:
+            retold = find_retold_episodes(log, generation)
+            todo = [
+                replace(shard, retold_before=find_retold_rows(reader, shard.entry.shard_id, retold))
+                for shard in todo
+            ]
     results: list[ShardResult] = []
     if todo:
         with (
@@ -136,13 +141,6 @@ def _retell(
     results = show_progress(runner.map(work, calls, names), len(todo), "shards retold")
     while part := list(islice(results, config.commit_every or len(todo))):
         yield part
-
-
-def _without_retold(
-    shard: SourceShard, reader: DatasetReader, log: CommitLog, generation: Generation
-) -> SourceShard:
-    rows = find_retold_rows(reader, shard.entry.shard_id, log, generation)
-    return replace(shard, retold_before=rows)
 
 
 def _details(generation: Generation, part: Sequence[ShardResult]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from retold.dataset.log import CommitLog
@@ -65,22 +66,23 @@ class Generation:
                 )
 
 
-def find_retold_rows(
-    reader: DatasetReader, shard_id: str, target: CommitLog, generation: Generation
-) -> frozenset[int]:
-    """Rows of a source shard whose episodes have live variants of this generation.
-
-    A shard that compaction made is new by its id, though its episodes may not be.
-    """
+def find_retold_episodes(target: CommitLog, generation: Generation) -> pa.Array:
+    """Ids of the source episodes that have live variants of this generation."""
     with DatasetReader.open(target.path) as retold:
         mine = pc.and_(
             pc.equal(retold.table["strategy"], generation.options.label),
             pc.equal(retold.table["relabel_seed"], generation.options.seed),
         )
-        sources = retold.table["source_episode_id"].filter(mine)
+        return retold.table["source_episode_id"].filter(mine).unique()
+
+
+def find_retold_rows(reader: DatasetReader, shard_id: str, retold: pa.Array) -> frozenset[int]:
+    """Rows of a source shard whose episodes are among those retold.
+
+    A shard that compaction made is new by its id, though its episodes may not be.
+    """
     ids = reader.shard_reader(shard_id).table["episode_id"]
-    found = pc.is_in(ids, value_set=sources.combine_chunks()).to_numpy()
-    return frozenset(np.flatnonzero(found).tolist())
+    return frozenset(np.flatnonzero(pc.is_in(ids, value_set=retold).to_numpy()).tolist())
 
 
 def find_retold(commits: Sequence[Commit], generation: Generation) -> set[str]:
