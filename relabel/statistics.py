@@ -48,7 +48,8 @@ class GoalCounts:
         meets early comes before everything. At most 8 are kept, those that the fewest episodes
         achieve first, since they say the most.
         """
-        rarest = max(int(self.onsets[self.onsets > 0].min(initial=1)), 1)
+        achieved = self.onsets[self.onsets > 0]
+        rarest = int(achieved.min()) if len(achieved) else 1
         share = rarest / np.maximum(self.onsets, rarest)
         weight = np.maximum(np.rint(share * _LARGEST_WEIGHT), 1).astype(np.int64)
         goals = len(self.onsets)

@@ -127,6 +127,12 @@ def test_rare_goals_are_drawn_by_inverse_frequency() -> None:
     assert is_likely([in_episode[(goal,)] for goal in (10, 11, 12, 13)], chances)
 
 
+def test_rare_goals_stay_rare_however_large_the_dataset() -> None:
+    onsets = np.array([5_000, 10_000, 0, 50_000_000])
+    counts = GoalCounts(onsets=onsets, episodes=onsets, before=None)
+    assert counts.statistics().goal_weight.tolist() == [4096, 2048, 4096, 1]
+
+
 def test_weighted_draws_without_replacement_take_each_transition_once() -> None:
     history = make_history(([(step, 10 + step % 4) for step in range(8)], (1, 2, 3), 9))
     weights = np.arange(1, 21) * 37 % 4096 + 1
