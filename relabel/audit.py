@@ -15,7 +15,7 @@ from retold.dataset.shard_reader import ShardReader
 from retold.relabel.goal_audit import audit_goal_variants
 from retold.relabel.history import pad_goals
 from retold.relabel.source_shard import EpisodeBatch, column, ragged_column, read_batches
-from retold.schemas.errors import RetoldError
+from retold.schemas.errors import RelabelError, RetoldError
 from retold.schemas.event_index import EventIndex, count_present
 from retold.schemas.findings import Finding
 from retold.schemas.instruction import REWARD_VERSION
@@ -54,6 +54,13 @@ def _audit_shard(reader: DatasetReader, shard: ShardReader) -> Iterator[Finding]
     try:
         for row, fault in audit(reader, shard, rows):
             yield Finding(where=_where(reader, shard, row), what=fault, todo=_TODO)
+    except RelabelError as error:
+        yield Finding(
+            where=f"{reader.path}: shard {shard.entry.shard_id}",
+            what=f"its rewards are unverifiable: {str(error).rstrip('.')}",
+            todo="Audit it where they can be computed.",
+            severity="warning",
+        )
     except RetoldError as error:
         yield Finding(
             where=f"{reader.path}: shard {shard.entry.shard_id}",

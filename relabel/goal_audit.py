@@ -26,7 +26,7 @@ def audit_goal_variants(
         rows: `[variants]`: rows of the shard with a `goal_row`.
 
     Raises:
-        RelabelError: the reward function cannot be had here.
+        RelabelError: the reward function cannot be had here, or is not one to be trusted.
     """
     rewards: dict[int, GoalReward] = {}
     for row in rows.tolist():
@@ -36,7 +36,7 @@ def audit_goal_variants(
             if task.goal_reward is None:
                 yield row, "it has a goal of its own, but its schema names no goal_reward"
                 continue
-            rewards[record.task] = make_goal_reward(task.goal_reward, task)
+            rewards[record.task] = make_goal_reward(task.goal_reward, task, is_ours=False)
         assert record.source_dataset_id is not None and record.source_episode_id is not None
         source = reader.source_reader(record.source_dataset_id)
         source_row = source.find_id(record.source_episode_id)

@@ -12,7 +12,9 @@ Names as they are written on the command line and stored with every variant:
 Distances are Euclidean, computed in the goals' own precision, as Gymnasium-Robotics does.
 """
 
+import contextlib
 import importlib
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -59,31 +61,45 @@ def check_goal_reward(name: str) -> None:
         _import_function(kind, rest)
 
 
-def make_goal_reward(name: str, task: TaskDescription) -> GoalReward:
+def make_goal_reward(name: str, task: TaskDescription, *, is_ours: bool = True) -> GoalReward:
     """The function behind a name.
 
     Args:
         name: as on the command line.
         task: of the dataset; `environment` asks it for the environment.
+        is_ours: whether the user gave the name. One that stands in a dataset may be anybody's, and
+            then no function that it names is imported or called.
 
     Raises:
-        RelabelError: the environment is not installed or has no `compute_reward`.
+        RelabelError: the environment is not installed or has no `compute_reward`, or the name is
+            a function's and not the user's own.
     """
     kind, _, rest = name.partition(":")
+    function = _named_reward(kind, rest)
+    if function is None and name == "environment":
+        compute_reward = _environment_reward(task)
+        function = lambda achieved, goal: compute_reward(achieved, goal, {})
+    elif function is None and is_ours:
+        imported = _import_function(kind, rest)
+        function = lambda achieved, goal: imported(achieved, goal, {})
+    elif function is None:
+        raise RelabelError(
+            f"Task {task.name}: its rewards come from {name!r}, a function that a dataset names "
+            f"and that is therefore not run. Retell it to have them computed again."
+        )
+    return lambda achieved, goal: _checked(name, function(achieved, goal), len(achieved))
+
+
+def _named_reward(kind: str, rest: str) -> Callable[[NDArray[Any], NDArray[Any]], Any] | None:
     if kind in _WITH_DISTANCE:
         limit = float(rest)
         reached, missed = (1.0, 0.0) if kind == "within" else (0.0, -1.0)
-        return lambda achieved, goal: np.where(
-            distances(achieved, goal) <= limit, np.float32(reached), np.float32(missed)
-        )
-    if name == "negative-distance":
-        return lambda achieved, goal: (-distances(achieved, goal)).astype(np.float32)
-    if name == "exp-distance":
-        return lambda achieved, goal: np.exp(-distances(achieved, goal)).astype(
-            np.float32, copy=False
-        )
-    function = _environment_reward(task) if name == "environment" else _import_function(kind, rest)
-    return lambda achieved, goal: _checked(name, function(achieved, goal, {}), len(achieved))
+        return lambda achieved, goal: np.where(distances(achieved, goal) <= limit, reached, missed)
+    if kind == "negative-distance":
+        return lambda achieved, goal: -distances(achieved, goal)
+    if kind == "exp-distance":
+        return lambda achieved, goal: np.exp(-distances(achieved, goal))
+    return None
 
 
 def distances(achieved: NDArray[Any], goal: NDArray[Any]) -> NDArray[Any]:
@@ -96,30 +112,36 @@ def _import_function(module: str, function: str) -> Callable[..., Any]:
         found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     except Exception as error:  # whatever a user's module raises
         raise UsageError(
-            f"--goal-reward {module}:{function}: it cannot be imported: {type(error).__name__}: {error}. Check that the "
-            f"module is installed or on PYTHONPATH, also where the workers run."
+            f"--goal-reward {module}:{function}: it cannot be imported: {type(error).__name__}: "
+            f"{error}. Check that the module is installed or on PYTHONPATH, also where the workers "
+            f"run."
         ) from error
     return found
 
 
 def _environment_reward(task: TaskDescription) -> Callable[..., Any]:
+    """`compute_reward` of the environment, looked up by its id among those that are registered.
+
+    Gymnasium's own way to make an environment from a stored specification would import and call
+    whatever the dataset says.
+    """
     import gymnasium
 
-    metadata = task.kwargs.get("minari", {})
-    specification = metadata.get("env_spec") if isinstance(metadata, dict) else None
-    if not isinstance(specification, str):
+    try:
+        specification = json.loads(task.kwargs["minari"]["env_spec"])
+        name, kwargs = str(specification["id"]), dict(specification.get("kwargs") or {})
+    except (KeyError, TypeError, ValueError) as error:
         raise RelabelError(
             f"Task {task.name}: the dataset does not say which environment it comes from. Give "
             f"--goal-reward a name or a function: {', '.join(NAMES)}."
-        )
+        ) from error
+    with contextlib.suppress(ImportError):  # the environment may come from elsewhere
+        gymnasium.register_envs(importlib.import_module("gymnasium_robotics"))
     try:
-        importlib.import_module("gymnasium_robotics")  # registers its environments
-    except ImportError:
-        pass  # the environment may come from elsewhere
-    try:
-        environment = gymnasium.make(gymnasium.envs.registration.EnvSpec.from_json(specification))
-        function: Callable[..., Any] = environment.unwrapped.compute_reward  # type: ignore[attr-defined]
-    except (gymnasium.error.Error, ImportError, AttributeError) as error:
+        if name not in gymnasium.registry:
+            raise RelabelError(f"there is no environment {name!r} among those installed")
+        function: Callable[..., Any] = gymnasium.make(name, **kwargs).unwrapped.compute_reward  # type: ignore[attr-defined]
+    except Exception as error:  # whatever a simulator raises
         raise RelabelError(
             f"Task {task.name}: the reward function of its environment cannot be had: {error}. "
             f"Install the environment, or give --goal-reward a name: {', '.join(NAMES)}."

@@ -197,6 +197,7 @@ def _checked(
     if (
         len(found) != plans
         or (found >= vocabulary).any()
+        or (found < NO_GOAL).any()
         or goals.max(initial=0) > most_goals
         or ((found >= 0) != (place < goals[:, None])).any()
     ):

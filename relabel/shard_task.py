@@ -97,7 +97,8 @@ def retell_shard(
                 raise
             raise RelabelError(
                 f"--strategy {options.strategy}: {type(error).__name__}: "
-                f"{str(error).rstrip('.')}. Nothing was committed; mend the function."
+                f"{str(error).rstrip('.')}. Nothing of this shard was committed; "
+                f"mend the function."
             ) from error
         retold += len(ids)
         tables.append(

@@ -175,8 +175,8 @@ def find_strategy(name: str) -> Strategy:
         found: Strategy = getattr(importlib.import_module(module), function)
     except Exception as error:  # whatever a user's module raises
         raise UsageError(
-            f"--strategy {name}: it cannot be imported: {type(error).__name__}: {error}. Check that the module is installed "
-            f"or on PYTHONPATH, also where the workers run."
+            f"--strategy {name}: it cannot be imported: {type(error).__name__}: {error}. Check that "
+            f"the module is installed or on PYTHONPATH, also where the workers run."
         ) from error
     if not callable(found):
         raise UsageError(f"--strategy {name}: this is no function. Name one as module:function.")

@@ -1,5 +1,8 @@
 """Goal-conditioned data: HER over Gymnasium's GoalEnv observations, by reference."""
 
+import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,7 @@ from retold.relabel.draws import episode_keys
 from retold.relabel.goal_retelling import draw_goal_rows, judge_goal
 from retold.relabel.goal_reward import make_goal_reward
 from retold.schemas.dataset_schema import ACHIEVED_GOAL, DESIRED_GOAL, TaskDescription
-from retold.schemas.errors import UsageError
+from retold.schemas.errors import RelabelError, UsageError
 
 TASK = TaskDescription(name="t", kwargs={}, code_version="1", limit_is="truncation", horizon=9)
 
@@ -275,3 +278,36 @@ def test_variants_written_out_evicted_and_repaired_stay_what_they_are(
     assert any(str(shard) in finding.where for finding in audit_structure(target))
     result = repair(RepairConfig(dataset=target, new=tmp_path / "mended"))
     assert audit_rewards(tmp_path / "mended") == [] and result is not None
+
+
+def test_nothing_that_a_dataset_names_is_imported_or_called(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hostile.py").write_text(
+        "import pathlib\n"
+        f"pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
+        "def reward(achieved, goal, info):\n"
+        "    return achieved[:, 0] * 0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    target = retell(source, tmp_path / "told", goal_reward="hostile:reward")
+    (tmp_path / "ran").unlink()  # the user named it there
+    monkeypatch.delitem(sys.modules, "hostile")
+    (finding,) = audit_rewards(target)
+    assert finding.severity == "warning" and "unverifiable" in finding.what
+    for specification in (
+        {"id": "hostile:Env-v0"},
+        {"id": "Env-v0", "entry_point": "hostile:reward"},
+        {},
+    ):
+        task = replace(TASK, kwargs={"minari": {"env_spec": json.dumps(specification)}})
+        with pytest.raises(RelabelError):
+            make_goal_reward("environment", task, is_ours=False)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_rewards_that_are_no_numbers_are_refused_before_anything_is_written() -> None:
+    achieved = np.array([[0.0], [np.nan], [1.0]])
+    for name in ("exp-distance", "negative-distance"):
+        with pytest.raises(RelabelError, match="not finite"):
+            judge_goal(achieved, 2, make_goal_reward(name, TASK), None)

@@ -318,7 +318,13 @@ def test_an_episode_is_retold_the_same_in_any_company(history: GoalHistory, name
 def test_a_broken_strategy_is_refused_in_a_sentence() -> None:
     history = make_history(([(1, 2)], (1,), 9))
     keys = episode_keys(0, "x", ["0" * 32])
-    for found in (np.zeros((2, 1)), np.full((2, 1), 99), np.zeros((1, 1), np.int64), None):
+    for found in (
+        np.zeros((2, 1)),
+        np.full((2, 1), 99),
+        np.zeros((1, 1), np.int64),
+        np.full((2, 1), -2),
+        None,
+    ):
         with pytest.raises(RelabelError, match="Return"):
             retell_batch(history, keys, lambda h, p, found=found: found, variants=2, most_goals=1)
     with pytest.raises(UsageError, match="all-or-nothing"):
