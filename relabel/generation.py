@@ -51,9 +51,9 @@ class Generation:
         mine = self.to_json()
         live = {entry.shard_id for entry in log.live_shards()} if commits else set()
         for commit in commits:
-            other = commit.details.get("generation", {})
+            other = _generation_of(commit)
             if (
-                commit.operation == "relabel"
+                other is not None
                 and other != mine
                 and all(other[name] == mine[name] for name in ("source", "strategy", "seed"))
                 and any(entry.shard_id in live for entry in commit.added)
@@ -91,7 +91,7 @@ def find_retold(commits: Sequence[Commit], generation: Generation) -> set[str]:
     return {
         shard_id
         for commit in commits
-        if commit.operation == "relabel" and commit.details["generation"] == wanted
+        if _generation_of(commit) == wanted
         for shard_id in commit.details["source_shards"]
     }
 
@@ -109,3 +109,10 @@ def refuse_repeats(
             f"{log.path}: another process retold the same shards meanwhile. Run again."
         )
     generation.refuse_doubles(log, since)
+
+
+def _generation_of(commit: Commit) -> dict[str, Any] | None:
+    """What a commit retold; None for other commits. The filter is newer than the rest."""
+    if commit.operation != "relabel" or "generation" not in commit.details:
+        return None
+    return {"filter": None, **commit.details["generation"]}

@@ -86,9 +86,10 @@ def test_duckdb_reads_steps_and_episodes(exported: Path) -> None:
 def test_datasets_loads_the_folder(
     task: str, rows: str, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    datasets = pytest.importorskip("datasets")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     folder = str(exported / task / rows)
+    import datasets
+
     loaded = datasets.load_dataset(folder, split="train", cache_dir=str(tmp_path))
     with DatasetReader.open(exported / task / "raw") as reader:
         episode = reader.read_episode(1)

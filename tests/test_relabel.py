@@ -20,6 +20,7 @@ from retold.relabel.explanation import explain_episode
 from retold.relabel.options import RelabelOptions
 from retold.relabel.shard_task import SourceShard, retell_shard
 from retold.relabel.strategies import STRATEGIES
+from retold.schemas.commit import SourceEntry
 from retold.schemas.errors import DatasetError, RelabelError, UsageError
 from retold.schemas.instruction import retell
 
@@ -79,7 +80,9 @@ def test_variants_are_new_and_pass_the_audits(source: Path, tmp_path: Path, stra
     )
     result = relabel(config)
     assert result.episodes == 40 and result.variants + result.dropped == 200
-    assert result.variants > 0
+    assert result.variants > 0 and result.bytes_per_variant is not None
+    if strategy in ("some", "all"):  # HER's few variants share the cost of a shard among fewer
+        assert result.bytes_per_variant <= 150
     assert audit_structure(config.target) == [] and audit_rewards(config.target) == []
     with DatasetReader.open(config.target) as reader:
         told = set()
@@ -144,7 +147,6 @@ def test_only_new_shards_are_retold(tmp_path: Path) -> None:
 def test_a_wrong_row_is_found_by_the_reward_audit(source: Path, tmp_path: Path) -> None:
     from retold.dataset.shard_writer import write_variant_shard
     from retold.dataset.table import make_table
-    from retold.schemas.commit import SourceEntry
     from retold.schemas.episode import EpisodeRecord
 
     good = tmp_path / "good"
@@ -347,3 +349,20 @@ def test_a_running_cluster_does_the_work_and_a_missing_one_is_named(
     lost = RelabelConfig(source=source, target=tmp_path / "lost", scheduler="tcp://127.0.0.1:1")
     with pytest.raises(DatasetError, match="--scheduler"):
         relabel(lost)
+
+
+def test_a_target_from_before_there_was_a_filter_is_gone_on_with(
+    source: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "told"
+    log = CommitLog.create(target)
+    head, shards = CommitLog.open(source).head(), shard_ids(source)
+    assert head is not None
+    older = {"source": head.dataset_id, "strategy": "some", "variants": 4, "seed": 0}
+    log.append(
+        operation="relabel",
+        details={"generation": {**older, "reward_version": 1}, "source_shards": shards[:1]},
+        sources={head.dataset_id: SourceEntry(head, (str(source),))},
+    )
+    result = relabel(RelabelConfig(source=source, target=target, workers=0))
+    assert (result.shards, result.skipped) == (1, 1)

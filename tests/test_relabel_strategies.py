@@ -193,6 +193,14 @@ def test_a_goal_stands_in_no_more_variants_than_allowed() -> None:
         assert counts and max(counts.values()) <= 2
 
 
+def test_onsets_are_where_a_goal_begins_to_hold() -> None:
+    # Goal 0 is an occurrence; 1 and 2 are states, and 1 is true from the start.
+    history = make_history(([(0, 0), (0, 1), (1, 0), (1, 1), (2, 2), (4, 1)], (0,), 5), initial=[1])
+    history = GoalHistory(**{**vars_of(history), "is_state": np.arange(20) > 0})
+    onsets = list(zip(history.onset_step.tolist(), history.onset_goal.tolist(), strict=True))
+    assert onsets == [(0, 0), (1, 0), (2, 2), (4, 1)]
+
+
 def test_an_agent_that_returns_to_its_start_is_not_there_before_it_acts() -> None:
     # The cell 5 is true from the start, left at step 2 and entered again at step 4.
     events = [(0, 5), (1, 5), (2, 6), (3, 7), (4, 5)]
