@@ -14,13 +14,9 @@ before each point. A cell that is finished is kept in `--cells` and not run agai
 
 import argparse
 import json
-import os
-import platform
-import resource
 import shlex
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -29,6 +25,8 @@ from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+from provenance import cpu_seconds, describe_commit, describe_machine
 
 from retold.collect.command import CollectConfig, collect
 from retold.dataset.log import CommitLog
@@ -86,7 +84,7 @@ def run_cell(cell: Cell, sizes: Sizes, folder: Path, commit: str) -> dict[str, A
         found: dict[str, Any] = json.loads(kept.read_text())
         if found["identity"] == identity:
             return found
-    cpu, wall = _cpu_seconds(), time.monotonic()
+    cpu, wall = cpu_seconds(), time.monotonic()
     work = folder / cell.name
     shutil.rmtree(work, ignore_errors=True)
     raw, retold, run = work / "raw", work / "retold", work / "run"
@@ -118,7 +116,7 @@ def run_cell(cell: Cell, sizes: Sizes, folder: Path, commit: str) -> dict[str, A
         "commit": commit,
         "dataset": CommitLog.open(raw).dataset_id,
         "curve": curve,
-        "cpu_minutes": (_cpu_seconds() - cpu) / 60,
+        "cpu_minutes": (cpu_seconds() - cpu) / 60,
         "wall_minutes": (time.monotonic() - wall) / 60,
     }
     aside = kept.with_suffix(".part")
@@ -197,7 +195,7 @@ def rows(found: Sequence[dict[str, Any]], random_goals: float) -> Iterator[dict[
     """One row a measured value; the comparison of the arms' best settings comes last."""
     facts = {
         "command": shlex.join(["python", "benchmarks/learn_maze.py", *sys.argv[1:]]),
-        "machine": f"{_processor()}, {os.cpu_count()} cores",
+        "machine": describe_machine(),
     }
     yield {**facts, "measure": "random policy", "value": random_goals, "unit": "goals an episode"}
     for cell in found:
@@ -256,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for setting in settings
         for arm in ARMS
     ]
-    commit = _commit()
+    commit = describe_commit()
     if not given.loop:
         for seed in sorted({cell.seed for cell in cells}):
             random_episodes(seed, sizes.steps, folder)
@@ -276,32 +274,6 @@ def _line(row: dict[str, Any]) -> str:
     text = f"{value:.3f}" if isinstance(value, float) else str(value)
     seeds = f" (seeds: {', '.join(f'{s:.2f}' for s in row['seeds'])})" if "seeds" in row else ""
     return f"{about:20} {row['measure']:28} {text} {row['unit']}{seeds}"
-
-
-def _commit() -> str:
-    output = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return output.stdout.strip() or "unknown"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def _cpu_seconds() -> float:
-    """CPU time of this process and of every child that has ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,7 @@ what was learned lasts.
 
 import argparse
 import json
-import os
-import platform
-import resource
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from provenance import cpu_seconds, describe_commit, describe_machine
 
 from retold.collect.command import CollectConfig, collect
 from retold.dataset.log import CommitLog
@@ -75,7 +73,7 @@ class Outcome:
 
 def learn(sizes: Sizes, exploration: str, epsilon: float | None, seed: int) -> Outcome:
     """Learn once from nothing, in a folder of its own."""
-    cpu, wall = _cpu_seconds(), time.monotonic()
+    cpu, wall = cpu_seconds(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="learn-tmaze-") as folder:
         raw, run = Path(folder) / "raw", Path(folder) / "run"
         PolicyRegistry.create(run)
@@ -120,7 +118,7 @@ def learn(sizes: Sizes, exploration: str, epsilon: float | None, seed: int) -> O
                     solved_steps = steps
                 print(
                     f"{exploration}, seed {seed}: {steps} steps, {updates} updates, "
-                    f"success {success:.2f}, {(_cpu_seconds() - cpu) / 60:.2f} CPU-minutes",
+                    f"success {success:.2f}, {(cpu_seconds() - cpu) / 60:.2f} CPU-minutes",
                     file=sys.stderr,
                 )
         score = evaluate(EvaluateConfig(policy=run, episodes=_SCORED_EPISODES, seed=seed))
@@ -133,7 +131,7 @@ def learn(sizes: Sizes, exploration: str, epsilon: float | None, seed: int) -> O
             mean_return=score.mean_return,
             steps=steps,
             updates=rounds * sizes.updates,
-            cpu_minutes=(_cpu_seconds() - cpu) / 60,
+            cpu_minutes=(cpu_seconds() - cpu) / 60,
             wall_minutes=(time.monotonic() - wall) / 60,
             solved_steps=solved_steps,
             later_success=min(later, default=None),
@@ -150,7 +148,7 @@ def rows(outcome: Outcome, commit: str) -> Iterator[dict[str, Any]]:
     facts = {
         "command": shlex.join(["python", "benchmarks/learn_tmaze.py", *sys.argv[1:]]),
         "commit": commit,
-        "machine": f"{_processor()}, {os.cpu_count()} cores",
+        "machine": describe_machine(),
         "dataset": outcome.dataset,
         "seed": outcome.seed,
         "exploration": outcome.exploration,
@@ -191,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="the task's schedule, plain epsilon-greedy of 0.1, or one after the other (default)",
     )
     parser.add_argument("--whole", action="store_true", help="spend all steps: never stop early")
-    commit = _commit()
+    commit = describe_commit()
     given = parser.parse_args(arguments)
     corridor = given.corridor or (3 if given.quick else 20)
     sizes = Sizes(
@@ -218,32 +216,6 @@ def _success(run: Path, episodes: int, seed: int) -> float:
     success = evaluate(EvaluateConfig(policy=run, episodes=episodes, seed=seed)).success
     assert success is not None
     return success
-
-
-def _cpu_seconds() -> float:
-    """CPU time of this process and of every child that has ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
-
-
-def _commit() -> str:
-    output = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return output.stdout.strip() or "unknown"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

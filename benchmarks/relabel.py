@@ -11,11 +11,8 @@ function. From disk: raw shards are read, retold by Dask workers and committed; 
 
 import argparse
 import json
-import os
-import platform
 import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from provenance import describe_commit, describe_machine
 
 from retold.collect.command import CollectConfig, collect
 from retold.dataset.log import CommitLog
@@ -227,20 +225,19 @@ def _measure_disk(folder: Path, quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def _measure_bytes(folder: Path, quick: bool) -> Iterator[dict[str, Any]]:
-    for observation in ("pixels",):
-        raw, target = folder / "crafter", folder / "crafter-retold"
-        collect(
-            CollectConfig(
-                task="crafter",
-                task_args={"observation": observation, "limit": 500},
-                dataset=raw,
-                episodes=4 if quick else 64,
-            )
+    raw, target = folder / "crafter", folder / "crafter-retold"
+    collect(
+        CollectConfig(
+            task="crafter",
+            task_args={"observation": "pixels", "limit": 500},
+            dataset=raw,
+            episodes=4 if quick else 64,
         )
-        result = relabel(RelabelConfig(source=raw, target=target, variants=_VARIANTS, workers=0))
-        assert result.bytes_per_variant is not None
-        about = f"{result.episodes} Crafter {observation} episodes, {result.variants} variants"
-        yield _row("bytes", about, result.bytes_per_variant, "bytes/variant")
+    )
+    result = relabel(RelabelConfig(source=raw, target=target, variants=_VARIANTS, workers=0))
+    assert result.bytes_per_variant is not None
+    about = f"{result.episodes} Crafter pixel episodes, {result.variants} variants"
+    yield _row("bytes", about, result.bytes_per_variant, "bytes/variant")
 
 
 def _row(
@@ -248,8 +245,8 @@ def _row(
 ) -> dict[str, Any]:
     return {
         "command": shlex.join(["python", "benchmarks/relabel.py", *sys.argv[1:]]),
-        "commit": _commit(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "commit": describe_commit(),
+        "machine": describe_machine(),
         "dataset": dataset,
         "seed": 0,
         "measure": measure,
@@ -257,17 +254,6 @@ def _row(
         "value": value,
         "unit": unit,
     }
-
-
-def _commit() -> str:
-    output = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return output.stdout.strip() or "unknown"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

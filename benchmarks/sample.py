@@ -10,10 +10,8 @@ process; ratios are medians over such triples. 24 windows of 128 steps are a bat
 import argparse
 import json
 import os
-import platform
 import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provenance import describe_commit, describe_machine
 from sample_data import (
     FRAME_BYTES,
     VECTOR_BYTES,
@@ -201,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     facts = {
         "command": shlex.join(["python", "benchmarks/sample.py", *sys.argv[1:]]),
         "commit": describe_commit(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": describe_machine(),
         "seed": given.seed,
     }
     with tempfile.TemporaryDirectory(prefix="retold-sample-") as name:
@@ -241,17 +240,6 @@ def _clock(work: Callable[[], Any]) -> tuple[float, float]:
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - wall, time.process_time() - cpu
-
-
-def describe_commit() -> str:
-    output = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return output.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ python benchmarks/sample_large.py --quick
 import argparse
 import gc
 import json
-import os
-import platform
 import resource
 import shlex
 import statistics
@@ -18,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from sample import describe_commit
+from provenance import describe_commit, describe_machine
 from sample_data import VECTOR_SCHEMA, make_vector_episodes
 from sample_layouts import BATCH, WINDOW, write_retold
 
@@ -97,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     facts = {
         "command": shlex.join(["python", "benchmarks/sample_large.py", *sys.argv[1:]]),
         "commit": describe_commit(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": describe_machine(),
         "dataset": dataset,
         "seed": given.seed,
     }

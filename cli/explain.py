@@ -49,7 +49,8 @@ class ExplainResult:
             "true at the start": ", ".join(told.initial_goals) or "no goal",
         }
         page = [format_fields(facts), *_tellings(told.tellings)]
-        return "\n".join([page[0], "", *page[1:], "", *self._time_line()])
+        lines = [page[0], "", *page[1:], "", *self._time_line()]
+        return "\n".join(line.rstrip() for line in lines)
 
     def _time_line(self) -> Iterator[str]:
         told = self.explanation

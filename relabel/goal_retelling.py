@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from retold.relabel.draws import Draws
 from retold.relabel.goal_reward import GoalReward, distances
+from retold.relabel.plan import ATTEMPTS
 
 GOAL_STRATEGIES = ("final", "future", "episode")
-_ATTEMPTS = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def retell_goals(
     known = {desired[0].tobytes()} if is_constant else set()
     rows: dict[int, int] = {}
     pending = np.arange(variants)
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         drawn = draw_goal_rows(strategy, len(achieved) - 1, key, pending, attempt)
         for number, row in zip(pending.tolist(), drawn.tolist(), strict=True):
             goal = achieved[row].tobytes()

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from retold.schemas.event_index import NO_GOAL, NOT_MET, EventIndex, count_present
 
-_NOTHING = np.iinfo(np.int64).max
+NOTHING = np.iinfo(np.int64).max
+"""Stands where there is no moment or no packed goal, above every one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +174,7 @@ def unpack_goals(packed: NDArray[np.int64]) -> NDArray[np.int64]:
         packed: `[rows, places]`, the largest int64 where there is nothing.
     """
     packed.sort(axis=1)
-    goals = np.where(packed < _NOTHING, packed & 0xFFFFFFFF, NO_GOAL)
+    goals = np.where(packed < NOTHING, packed & 0xFFFFFFFF, NO_GOAL)
     return goals[:, : max(int(count_present(goals).max(initial=1)), 1)]
 
 

@@ -9,11 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retold.relabel.draws import Draws
-from retold.relabel.history import GoalHistory
+from retold.relabel.history import NOTHING, GoalHistory
 from retold.relabel.plan import Plan
-
-NO_MOMENT = np.iinfo(np.int64).max
-"""Stands where there is no moment, above every one."""
 
 
 def draw_onsets(
@@ -32,7 +29,7 @@ def draw_onsets(
     Args:
         history: the batch; it has at least one onset.
         plan: the plans.
-        taken: `[plans]` each: moments that may not be drawn, `NO_MOMENT` for none.
+        taken: `[plans]` each: moments that may not be drawn, `NOTHING` for none.
         number: `[plans]` or one: how many to draw; fewer where an episode has fewer.
         weights: `[onsets + 1]`, running sum of whole weights of onsets; if None all *moments* are
             equal, and then the goals of each.
@@ -44,7 +41,7 @@ def draw_onsets(
     start, end = history.moment_offset[plan.episode], history.moment_offset[plan.episode + 1]
     free = end - start
     for column in occupied:
-        free = free - (column < NO_MOMENT)
+        free = free - (column < NOTHING)
     most = int(np.max(number, initial=0))
     number = np.minimum(number, free)
     mass = None if weights is None else weights[history.moment_start]
@@ -56,7 +53,7 @@ def draw_onsets(
                 moment += moment >= column
         else:
             moment = _draw_weighted(mass, start, end, occupied, plan.draws)
-        moment = np.where(place < number, moment, NO_MOMENT)
+        moment = np.where(place < number, moment, NOTHING)
         drawn.append(draw_goal(history, moment, plan.draws, weights))
         occupied = _insert(occupied, moment)
     return drawn
@@ -68,8 +65,8 @@ def draw_goal(
     draws: Draws,
     weights: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """`[plans]`: one onset of each moment, by weight; -1 where the moment is `NO_MOMENT`."""
-    is_there = moment < NO_MOMENT
+    """`[plans]`: one onset of each moment, by weight; -1 where the moment is `NOTHING`."""
+    is_there = moment < NOTHING
     moment = np.where(is_there, moment, 0)
     first, end = history.moment_start[moment], history.moment_start[moment + 1]
     if weights is None:
@@ -89,10 +86,10 @@ def _draw_weighted(
     total = mass[end] - mass[start]
     spans = []
     for column in occupied:
-        is_there = column < NO_MOMENT
+        is_there = column < NOTHING
         place = np.where(is_there, column, 0)
         weight = np.where(is_there, mass[np.minimum(place + 1, len(mass) - 1)] - mass[place], 0)
-        spans.append((np.where(is_there, mass[place], NO_MOMENT), weight))
+        spans.append((np.where(is_there, mass[place], NOTHING), weight))
         total = total - weight
     target = mass[start] + draws.integers(total)
     for begin, weight in spans:

@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 from retold.relabel.draws import Draws
 
+ATTEMPTS = 9
+"""A variant that is not new is drawn again up to 8 times."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:

@@ -7,13 +7,10 @@ from numpy.typing import NDArray
 
 from retold.relabel.draws import Draws
 from retold.relabel.history import GoalHistory
-from retold.relabel.plan import Plan
+from retold.relabel.plan import ATTEMPTS, Plan
 from retold.relabel.strategies import Strategy
 from retold.schemas.errors import RelabelError
 from retold.schemas.event_index import NO_GOAL, count_present
-
-_ATTEMPTS = 9
-"""A variant that is not new is drawn again up to 8 times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +72,7 @@ def retell_batch(
     original = _pad(history.instruction, most_goals)
     limits = None if goal_limit is None else _GoalLimits(history, goal_limit)
     episode, number = (part.ravel() for part in np.indices(accepted.shape))
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         draws = Draws(keys[episode], number, attempt)
         goals = history.goals_asked[episode]
         if length_weights is not None:

@@ -17,15 +17,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from retold.relabel.history import GoalHistory, pack, unpack_goals
-from retold.relabel.moments import NO_MOMENT, draw_goal, draw_onsets
+from retold.relabel.history import NOTHING, GoalHistory, pack, unpack_goals
+from retold.relabel.moments import draw_goal, draw_onsets
 from retold.relabel.plan import Plan
 from retold.schemas.errors import UsageError
 from retold.schemas.event_index import NO_GOAL, NOT_MET
-
-_LAST = np.iinfo(np.int64).max
-"""Sorts after every packed (step, goal)."""
-
 
 Strategy = Callable[[GoalHistory, Plan], NDArray[np.int64]]
 
@@ -82,7 +78,7 @@ def chain(history: GoalHistory, plan: Plan) -> NDArray[np.int64]:
     (NeurIPS 2009).
     """
     assert history.prerequisites is not None, "the prerequisites are counted before"
-    told = np.full((len(plan.episode), max(int(plan.goals.max(initial=1)), 1)), _LAST)
+    told = np.full((len(plan.episode), max(int(plan.goals.max(initial=1)), 1)), NOTHING)
     if not len(history.onset_goal):
         return np.full(told.shape, NO_GOAL)
     steps = _prerequisite_steps(history)
@@ -90,7 +86,7 @@ def chain(history: GoalHistory, plan: Plan) -> NDArray[np.int64]:
     weights = np.concatenate([np.zeros(1, np.int64), np.cumsum(1 + 8 * shown)])
     (onset,) = draw_onsets(history, plan, [], np.int64(1), weights)
     is_there = onset >= 0
-    told[:, 0] = np.where(is_there, history.onset_in_time[onset], _LAST)
+    told[:, 0] = np.where(is_there, history.onset_in_time[onset], NOTHING)
     candidate = np.where(is_there[:, None], steps[onset], NOT_MET)
     goal = history.prerequisites[history.onset_goal[onset]]
     for place in range(1, told.shape[1]):
@@ -101,7 +97,7 @@ def chain(history: GoalHistory, plan: Plan) -> NDArray[np.int64]:
         rows = np.arange(len(column))
         step = candidate[rows, column]
         takes = (free > 0) & (place < plan.goals)
-        told[:, place] = np.where(takes, pack(step, goal[rows, column]), _LAST)
+        told[:, place] = np.where(takes, pack(step, goal[rows, column]), NOTHING)
         # Two goals of one transition cannot both be met at it.
         candidate = np.where(takes[:, None] & (candidate == step[:, None]), NOT_MET, candidate)
     return unpack_goals(told)
@@ -232,20 +228,20 @@ def _arrange(
     onsets: list[NDArray[np.int64]] = []
     if len(history.onset_goal):
         moments = history.completed_moment[plan.episode]
-        taken = np.where(is_kept & (moments >= 0), moments, NO_MOMENT)
+        taken = np.where(is_kept & (moments >= 0), moments, NOTHING)
         columns = [taken[:, number] for number in range(width)]
         onsets = draw_onsets(history, plan, columns, alternatives, weights)
-    told = np.full((len(kept), width + len(onsets)), _LAST)
+    told = np.full((len(kept), width + len(onsets)), NOTHING)
     found = np.zeros(len(kept), np.int64)
     for number, onset in enumerate(onsets):
         is_there = onset >= 0
         found += is_there
-        told[:, width + number] = np.where(is_there, history.onset_in_time[onset], _LAST)
+        told[:, width + number] = np.where(is_there, history.onset_in_time[onset], NOTHING)
     left = plan.goals - kept - found
     met = history.goals_met[plan.episode]
     is_last = (place >= met[:, None]) & (place < (met + left)[:, None])
     is_last &= place < history.goals_asked[plan.episode][:, None]
-    told[:, :width] = np.where(is_kept | is_last, history.goals_in_time[plan.episode], _LAST)
+    told[:, :width] = np.where(is_kept | is_last, history.goals_in_time[plan.episode], NOTHING)
     return unpack_goals(told)
 
 
@@ -253,7 +249,7 @@ def _single(history: GoalHistory, plan: Plan, moment: NDArray[np.int64]) -> NDAr
     """`[plans, 1]`: one goal of a moment, `NO_GOAL` where that is -1."""
     if not len(history.onset_goal):
         return np.full((len(moment), 1), NO_GOAL)
-    onset = draw_goal(history, np.where(moment >= 0, moment, NO_MOMENT), plan.draws)
+    onset = draw_goal(history, np.where(moment >= 0, moment, NOTHING), plan.draws)
     return np.where(moment >= 0, history.onset_goal[onset], NO_GOAL)[:, None]
 
 
