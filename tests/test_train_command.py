@@ -253,6 +253,12 @@ def test_a_follower_waits_for_the_first_episodes(tmp_path: Path) -> None:
     assert result.updates == 2
 
 
+def test_a_follower_does_not_wait_for_a_snapshot_to_grow(tmp_path: Path, raw: Path) -> None:
+    with pytest.raises(UsageError, match="never grows"):
+        train(small(tmp_path / "run", raw.with_name(f"{raw.name}@0"), 2, follow=True))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_follower_that_waits_can_be_stopped(tmp_path: Path) -> None:
     run, raw = tmp_path / "run", tmp_path / "raw"
     with (

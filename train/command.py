@@ -14,6 +14,7 @@ import torch
 
 from retold.dataset.episode_columns import UNKNOWN
 from retold.dataset.log import CommitLog
+from retold.dataset.paths import split_snapshot
 from retold.dataset.pins import pin
 from retold.dataset.reader import DatasetReader
 from retold.dataset.sampler import WindowSampler
@@ -62,8 +63,11 @@ def train(config: TrainConfig) -> TrainResult:
     """
     torch.set_num_threads(config.threads)
     started = time.monotonic()
-    if not config.follow:
-        _check_data(config)  # before anything is made
+    # Before anything is made:
+    if config.follow:
+        _refuse_snapshots(config)
+    else:
+        _check_data(config)
     open_run(config)
     registry = PolicyRegistry.create(config.run)
     checkpoints = list_checkpoints(config.run)
@@ -227,6 +231,16 @@ def _check_fits(reader: DatasetReader, first: DatasetReader) -> None:
             f"those of {first.path} ({one.tasks[0].name}), or whose instructions are longer. Name "
             f"the dataset with the longest instructions first, or train in two runs."
         )
+
+
+def _refuse_snapshots(config: TrainConfig) -> None:
+    for path in config.data:
+        folder, snapshot = split_snapshot(path)
+        if snapshot is not None:
+            raise UsageError(
+                f"{path}: a snapshot never grows, so --follow would wait for nothing. Give "
+                f"{folder} itself, or leave out --follow."
+            )
 
 
 def _wait_for_data(config: TrainConfig, stopped: Callable[[], int]) -> None:
