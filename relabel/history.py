@@ -63,17 +63,26 @@ class GoalHistory:
             initial = ((self.initial_episode << goal_bits) + self.initial_goal) << step_bits
             place = np.minimum(np.searchsorted(index.keys, initial), len(index.keys) - 1)
             held[place[index.keys[place] == initial]] = True
-        group = index.keys >> step_bits
-        goal = group & ((1 << goal_bits) - 1)
-        is_onset = ~held if self.is_state.all() else ~(held & self.is_state[goal])
-        group, goal = group[is_onset], goal[is_onset]
+        is_onset = ~held
+        if not self.is_state.all():
+            goal = (index.keys >> step_bits) & ((1 << goal_bits) - 1)
+            is_onset |= ~self.is_state[goal]
+        group = index.keys[is_onset]
+        step = group & ((1 << step_bits) - 1)
+        group >>= step_bits
         keys = group >> goal_bits
         keys <<= step_bits
-        keys += index.keys[is_onset] & ((1 << step_bits) - 1)
+        keys += step
         keys <<= goal_bits
-        keys += goal
+        group &= (1 << goal_bits) - 1
+        keys += group
         keys.sort()
         return keys
+
+    @property
+    def onsets(self) -> int:
+        """Number of onsets."""
+        return len(self._onset_keys)
 
     @cached_property
     def onset_goal(self) -> NDArray[np.int64]:
@@ -90,10 +99,11 @@ class GoalHistory:
         """`[onsets]`: their episodes."""
         return self._moment_keys >> self.index.step_bits
 
-    @cached_property
-    def onset_in_time(self) -> NDArray[np.int64]:
-        """`[onsets]`: (step, goal) of each onset as one number."""
-        return pack(self.onset_step, self.onset_goal)
+    def in_time(self, onset: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`[chosen]`: (step, goal) of some onsets as one number."""
+        keys = self._onset_keys[onset]
+        step = (keys >> self.index.goal_bits) & ((1 << self.index.step_bits) - 1)
+        return pack(step, keys & ((1 << self.index.goal_bits) - 1))
 
     @cached_property
     def _moment_keys(self) -> NDArray[np.int64]:

@@ -79,14 +79,14 @@ def chain(history: GoalHistory, plan: Plan) -> NDArray[np.int64]:
     """
     assert history.prerequisites is not None, "the prerequisites are counted before"
     told = np.full((len(plan.episode), max(int(plan.goals.max(initial=1)), 1)), NOTHING)
-    if not len(history.onset_goal):
+    if not history.onsets:
         return np.full(told.shape, NO_GOAL)
     steps = _prerequisite_steps(history)
     shown = (steps >= 0).sum(1)
     weights = np.concatenate([np.zeros(1, np.int64), np.cumsum(1 + 8 * shown)])
     (onset,) = draw_onsets(history, plan, [], np.int64(1), weights)
     is_there = onset >= 0
-    told[:, 0] = np.where(is_there, history.onset_in_time[onset], NOTHING)
+    told[:, 0] = np.where(is_there, history.in_time(onset), NOTHING)
     candidate = np.where(is_there[:, None], steps[onset], NOT_MET)
     goal = history.prerequisites[history.onset_goal[onset]]
     for place in range(1, told.shape[1]):
@@ -226,7 +226,7 @@ def _arrange(
     place = np.arange(width)
     is_kept = place < kept[:, None]
     onsets: list[NDArray[np.int64]] = []
-    if len(history.onset_goal):
+    if history.onsets:
         moments = history.completed_moment[plan.episode]
         taken = np.where(is_kept & (moments >= 0), moments, NOTHING)
         columns = [taken[:, number] for number in range(width)]
@@ -236,7 +236,7 @@ def _arrange(
     for number, onset in enumerate(onsets):
         is_there = onset >= 0
         found += is_there
-        told[:, width + number] = np.where(is_there, history.onset_in_time[onset], NOTHING)
+        told[:, width + number] = np.where(is_there, history.in_time(onset), NOTHING)
     left = plan.goals - kept - found
     met = history.goals_met[plan.episode]
     is_last = (place >= met[:, None]) & (place < (met + left)[:, None])
@@ -247,7 +247,7 @@ def _arrange(
 
 def _single(history: GoalHistory, plan: Plan, moment: NDArray[np.int64]) -> NDArray[np.int64]:
     """`[plans, 1]`: one goal of a moment, `NO_GOAL` where that is -1."""
-    if not len(history.onset_goal):
+    if not history.onsets:
         return np.full((len(moment), 1), NO_GOAL)
     onset = draw_goal(history, np.where(moment >= 0, moment, NOTHING), plan.draws)
     return np.where(moment >= 0, history.onset_goal[onset], NO_GOAL)[:, None]
