@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
+from retold.dataset.paths import DatasetPath
 from retold.schemas.errors import DatasetError, UsageError
 from retold.schemas.findings import Finding
 
@@ -12,7 +12,7 @@ from retold.schemas.findings import Finding
 class AuditConfig:
     """What `retold audit` is asked."""
 
-    dataset: Path
+    dataset: DatasetPath
     """Dataset to check, or a snapshot (`DATASET@12`). It is never written to."""
     replay: bool = False
     """Also replay stored episodes in their environment and compare every observation, reward and
@@ -95,7 +95,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def _count_episodes(path: Path) -> int:
+def _count_episodes(path: DatasetPath) -> int:
     from retold.dataset.reader import DatasetReader
 
     with DatasetReader.open(path) as reader:

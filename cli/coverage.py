@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retold.cli.printing import format_fields, format_table
+from retold.dataset.paths import DatasetPath
 
 if TYPE_CHECKING:
     from retold.relabel.coverage import Coverage
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 class CoverageConfig:
     """What `retold coverage` is asked."""
 
-    dataset: Path
+    dataset: DatasetPath
     """Dataset of variants, or of collected episodes. It is never written to."""
     figure: Path | None = None
     """File to draw the report into: .png, .svg or .pdf."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retold.cli.printing import format_fields
+from retold.dataset.paths import DatasetPath
 
 if TYPE_CHECKING:
     from retold.relabel.explanation import Explanation, Moment, Telling
@@ -19,7 +19,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 class ExplainConfig:
     """What `retold explain` is asked."""
 
-    dataset: Path
+    dataset: DatasetPath
     """Dataset of variants, or of collected episodes. It is never written to."""
     episode: str
     """Id of an episode, of a variant or of a variant's source, the id's beginning, or a row number."""

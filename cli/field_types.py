@@ -1,7 +1,9 @@
 """Values of configuration fields, read from a flag's text or from a TOML value."""
 
+import functools
 import json
 import math
+import operator
 import types
 import typing
 from collections.abc import Mapping
@@ -9,18 +11,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from retold.cli.nearest import suggest_nearest
+from retold.dataset.paths import DatasetPath, dataset_path
 
 FieldType = Any
-"""A resolved annotation: str, int, float, bool, Path, Literal, `X | None`, `tuple[X, ...]`, Mapping."""
+"""A resolved annotation: str, int, float, bool, Path, DatasetPath, Literal, `X | None`, `tuple[X, ...]`, Mapping."""
 
 
 def optional_inner(kind: FieldType) -> FieldType | None:
     """`X` for `X | None`, and None for every other type."""
-    if _origin(kind) in (types.UnionType, typing.Union):
-        rest = [item for item in typing.get_args(kind) if item is not type(None)]
-        assert len(rest) == 1, f"a flag cannot be a union: {kind}"
-        return rest[0]
-    return None
+    items = typing.get_args(kind) if _origin(kind) in (types.UnionType, typing.Union) else ()
+    if type(None) not in items:
+        return None
+    return functools.reduce(operator.or_, (item for item in items if item is not type(None)))
 
 
 def tuple_item(kind: FieldType) -> FieldType | None:
@@ -47,7 +49,7 @@ def parse_text(kind: FieldType, text: str) -> Any:
     """
     inner = optional_inner(kind)
     if inner is not None:
-        is_none = text.lower() == "none" and inner not in (str, Path)
+        is_none = text.lower() == "none" and inner not in (str, Path, DatasetPath)
         return None if is_none else parse_text(inner, text)
     if _origin(kind) is Literal:
         return check_choice(kind, text)
@@ -57,10 +59,10 @@ def parse_text(kind: FieldType, text: str) -> Any:
         return _parse_number(int, text, "an integer")
     if kind is float:
         return _parse_number(float, text, "a number")
-    assert kind in (str, Path), kind
+    assert kind in (str, Path, DatasetPath), kind
     if not text:
         raise ValueError("is empty")
-    return kind(text)
+    return dataset_path(text) if kind == DatasetPath else kind(text)
 
 
 def parse_toml(kind: FieldType, value: Any) -> Any:
@@ -71,7 +73,11 @@ def parse_toml(kind: FieldType, value: Any) -> Any:
     """
     inner = optional_inner(kind)
     if inner is not None:
-        return None if value == "none" and inner not in (str, Path) else parse_toml(inner, value)
+        return (
+            None
+            if value == "none" and inner not in (str, Path, DatasetPath)
+            else parse_toml(inner, value)
+        )
     item = tuple_item(kind)
     if item is not None:
         values = value if isinstance(value, list) else [value]
@@ -109,7 +115,13 @@ def describe_type(kind: FieldType) -> str:
         return "|".join(str(choice) for choice in typing.get_args(kind))
     if is_mapping(kind):
         return "JSON"
-    words: dict[FieldType, str] = {int: "INTEGER", float: "NUMBER", Path: "PATH", str: "TEXT"}
+    words: dict[FieldType, str] = {
+        int: "INTEGER",
+        float: "NUMBER",
+        Path: "PATH",
+        DatasetPath: "PATH",
+        str: "TEXT",
+    }
     return words[kind]
 
 

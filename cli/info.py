@@ -3,10 +3,10 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from retold.cli.printing import format_fields, format_table
+from retold.dataset.paths import DatasetPath
 from retold.schemas.errors import DatasetError
 
 
@@ -14,7 +14,7 @@ from retold.schemas.errors import DatasetError
 class InfoConfig:
     """What `retold info` is asked."""
 
-    dataset: Path
+    dataset: DatasetPath
     """Dataset to read, or a snapshot (`DATASET@12`). It is never written to."""
 
 

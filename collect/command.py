@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from retold.dataset.log import CommitLog
+from retold.dataset.paths import DatasetPath
 from retold.dataset.writer import DatasetWriter
 from retold.schemas.canonical import encode_json
 from retold.schemas.commit import Commit
@@ -34,7 +35,7 @@ class CollectConfig:
 
     task: str
     """Task to play: crafter, maze or tmaze."""
-    dataset: Path
+    dataset: DatasetPath
     """Dataset to append to; made if there is none."""
     policy: str = "random"
     """`random`, a policy snapshot, or a run whose newest policy acts (randomly while it has none)."""

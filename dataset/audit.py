@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 
 from retold.dataset.array_audit import (
     find_array_faults,
@@ -10,9 +9,10 @@ from retold.dataset.array_audit import (
     find_reward_faults,
     reference_faults,
 )
+from retold.dataset.files import walk_files
 from retold.dataset.folder_audit import audit_folders
 from retold.dataset.log import CommitLog
-from retold.dataset.paths import split_snapshot
+from retold.dataset.paths import DatasetPath, split_snapshot
 from retold.dataset.reader import DatasetReader, read_schema
 from retold.dataset.shard_files import ShardFiles
 from retold.dataset.shard_reader import ShardReader
@@ -27,7 +27,7 @@ from retold.schemas.findings import Finding
 RESTORE = "Restore it from a copy of the dataset, or save what is sound with `retold repair`."
 
 
-def audit_structure(path: Path) -> list[Finding]:
+def audit_structure(path: DatasetPath) -> list[Finding]:
     """Everything that is off with a dataset's files, at its head or the snapshot that is named."""
     folder, name = split_snapshot(path)
     try:
@@ -75,10 +75,8 @@ def _audit_files(shard: ShardFiles) -> Iterator[Finding]:
         damaged = list(shard.damaged_files())
         for name, what in damaged:
             yield Finding(where=str(shard.path / name), what=what, todo=RESTORE)
-        stored = {
-            p.relative_to(shard.path).as_posix() for p in shard.path.rglob("*") if p.is_file()
-        }
-        for name in sorted(stored - {"manifest.json", *shard.files}):
+        stored = walk_files(shard.path)
+        for name in sorted(stored.keys() - {"manifest.json", *shard.files}):
             yield Finding(
                 where=str(shard.path / name),
                 what="the manifest does not name this file",
@@ -88,7 +86,7 @@ def _audit_files(shard: ShardFiles) -> Iterator[Finding]:
             return
         entry, manifest, table = shard.entry, shard.manifest, shard.table
         size = sum(file.bytes for file in manifest.files)
-        size += (shard.path / "manifest.json").stat().st_size
+        size += stored["manifest.json"]
         steps = sum(table["length"].to_pylist())
         rows = 0 if table["offset"].null_count else steps + table.num_rows
         counts = {
@@ -187,5 +185,5 @@ def _record_faults(record: EpisodeRecord, shard: ShardReader) -> Iterator[str]:
         )
 
 
-def _finding(where: Path, error: RetoldError) -> Finding:
+def _finding(where: DatasetPath, error: RetoldError) -> Finding:
     return Finding(where=str(where), what=str(error).rstrip("."), todo=RESTORE)

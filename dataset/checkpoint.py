@@ -6,20 +6,18 @@ its own, and whatever does not fit is ignored.
 
 import json
 import logging
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retold.dataset.commit_files import read_commit, read_latest
-from retold.dataset.files import replace_atomically
-from retold.dataset.paths import path_inside
+from retold.dataset.files import list_names, make_folder, replace_atomically
+from retold.dataset.paths import DatasetPath, path_inside
 from retold.dataset.shard_files import ShardFiles
 from retold.dataset.table import TABLE_SCHEMA
 from retold.schemas.canonical import is_sealed, require_hex, seal_json, sha256_hex
@@ -38,7 +36,7 @@ _MOST_TRIES = 4
 class Checkpoint:
     """The live shards of a commit, and their episodes' rows."""
 
-    folder: Path
+    folder: DatasetPath
     snapshot: Snapshot
     shards: tuple[ShardEntry, ...]
     table_sha256: str
@@ -77,7 +75,7 @@ class Checkpoint:
         return tables
 
 
-def find_checkpoint(dataset: Path, dataset_id: str) -> tuple[Checkpoint, Commit] | None:
+def find_checkpoint(dataset: DatasetPath, dataset_id: str) -> tuple[Checkpoint, Commit] | None:
     """The newest checkpoint that fits the log, and its commit; None if there is none."""
     latest = read_latest(dataset, dataset_id)
     newest = max(list_checkpoints(dataset), default=-1) if latest is None else latest
@@ -98,7 +96,7 @@ def find_checkpoint(dataset: Path, dataset_id: str) -> tuple[Checkpoint, Commit]
     return None
 
 
-def read_checkpoint(dataset: Path, number: int) -> Checkpoint:
+def read_checkpoint(dataset: DatasetPath, number: int) -> Checkpoint:
     """The checkpoint of a commit; whether it fits the log is for the caller to see.
 
     Raises:
@@ -130,7 +128,7 @@ def read_checkpoint(dataset: Path, number: int) -> Checkpoint:
 
 
 def write_checkpoint(
-    dataset: Path,
+    dataset: DatasetPath,
     snapshot: Snapshot,
     shards: Sequence[ShardEntry],
     previous: Checkpoint | None = None,
@@ -161,12 +159,12 @@ def write_checkpoint(
         "table_sha256": sha256_hex(rows),
     }
     folder = path_inside(dataset, "checkpoints")
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     replace_atomically(path_inside(folder, f"{snapshot.number:08d}.parquet"), rows)
     replace_atomically(path_inside(folder, f"{snapshot.number:08d}.json"), seal_json(content))
 
 
-def shards_of_checkpoint_fit(checkpoint: Checkpoint, dataset: Path) -> bool:
+def shards_of_checkpoint_fit(checkpoint: Checkpoint, dataset: DatasetPath) -> bool:
     """Whether the rows of a checkpoint are those of the shards that are still there."""
     for entry in checkpoint.shards:
         files = ShardFiles(dataset, entry)
@@ -181,10 +179,9 @@ def shards_of_checkpoint_fit(checkpoint: Checkpoint, dataset: Path) -> bool:
     return True
 
 
-def list_checkpoints(dataset: Path) -> list[int]:
+def list_checkpoints(dataset: DatasetPath) -> list[int]:
     """Numbers of the commits that have a checkpoint, or a part of one."""
-    folder = path_inside(dataset, "checkpoints")
-    names = os.listdir(folder) if folder.is_dir() else []
+    names = list_names(path_inside(dataset, "checkpoints"))
     found = {
         int(m[1]) for name in names if (m := re.fullmatch(r"([0-9]{8})\.(json|parquet)", name))
     }

@@ -1,12 +1,10 @@
 """The files of a commit log: read with every check there is, and published exclusively."""
 
 import logging
-import os
 import re
-from pathlib import Path
 
-from retold.dataset.files import link_exclusively, replace_atomically, write_durably
-from retold.dataset.paths import path_inside
+from retold.dataset.files import create_exclusively, list_names, replace_atomically
+from retold.dataset.paths import AnyPath, DatasetPath, path_inside
 from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import Commit
 from retold.schemas.errors import DatasetError, FormatError
@@ -19,13 +17,13 @@ _RESTORE = (
 )
 
 
-def commit_path(dataset: Path, number: int) -> Path:
+def commit_path(dataset: AnyPath, number: int) -> AnyPath:
     """The file of a commit."""
     return dataset / "commits" / f"{number:08d}.json"
 
 
 def read_commit(
-    dataset: Path, number: int, dataset_id: str, parent_sha256: str | None
+    dataset: DatasetPath, number: int, dataset_id: str, parent_sha256: str | None
 ) -> tuple[Commit, str] | None:
     """A commit and the hash of its file; None if there is no such commit.
 
@@ -65,27 +63,25 @@ def read_commit(
     return commit, sha256_hex(encoded)
 
 
-def publish_commit(dataset: Path, commit: Commit) -> bool:
+def publish_commit(dataset: DatasetPath, commit: Commit) -> bool:
     """Whether a commit became the commit of its number; it is durable then.
 
     Raises:
         DatasetError: the file system refuses; nothing was changed.
     """
     path = path_inside(dataset, "commits", f"{commit.number:08d}.json")
-    temporary = path.with_name(f".{path.name}.{commit.commit_id}")
     reach("commit-before")
     try:
-        write_durably(temporary, commit.encoded)
-        reach("commit-inside")
-        is_ours = link_exclusively(temporary, path)
+        is_ours = create_exclusively(path, commit.encoded, fault="commit-inside")
     except OSError as error:
         # The reply may be lost although the commit was made: then it is there, and ours.
         if path.exists() and path.read_bytes() == commit.encoded:
-            logger.warning("%s: committed, but the folder was not synced: %s.", path, error)
+            logger.warning("%s: committed, but the disk said: %s.", path, error)
             return True
         raise DatasetError(
             f"{path}: the commit cannot be written: {error.strerror}. Nothing was changed; "
-            f"free space or choose a folder with hard links, then run again."
+            f"free space, or choose a folder with hard links or a store that can be written, then "
+            f"run again."
         ) from error
     reach("commit-after")
     if is_ours:
@@ -99,7 +95,7 @@ def encode_latest(dataset_id: str | None, number: int) -> bytes:
     return f"{number} {sha256_hex(f'{dataset_id} {number}'.encode())[:16]}\n".encode()
 
 
-def read_latest(dataset: Path, dataset_id: str) -> int | None:
+def read_latest(dataset: DatasetPath, dataset_id: str) -> int | None:
     """The number in `LATEST`; None if it is missing, damaged, or written without check digits."""
     try:
         content = path_inside(dataset, "LATEST").read_bytes()
@@ -110,7 +106,7 @@ def read_latest(dataset: Path, dataset_id: str) -> int | None:
     return number if content == encode_latest(dataset_id, number) else None
 
 
-def check_reaches_latest(dataset: Path, dataset_id: str, count: int) -> bool:
+def check_reaches_latest(dataset: DatasetPath, dataset_id: str, count: int) -> bool:
     """Whether the log of `count` commits ends where `LATEST` says; False: more is there by now.
 
     Raises:
@@ -120,7 +116,7 @@ def check_reaches_latest(dataset: Path, dataset_id: str, count: int) -> bool:
     if latest is None or latest < count:
         return True
     # Listing the folder makes a network file system look again.
-    if commit_path(dataset, count).name in os.listdir(dataset / "commits"):
+    if commit_path(dataset, count).name in list_names(dataset / "commits"):
         return False
     raise FormatError(
         f"{commit_path(dataset, count)}: this commit is missing, but {dataset / 'LATEST'} says "

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from retold.dataset.ages import shards_by_age
 from retold.dataset.derive import Selection, write_dataset
 from retold.dataset.evict import MOST_PLANS
 from retold.dataset.log import CommitLog
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader, read_schema
 from retold.dataset.rewrite import rewrite_rows, shard_share, stored_profile
 from retold.dataset.shard_files import ShardFiles
@@ -21,9 +21,9 @@ from retold.schemas.errors import ConflictError, UsageError
 class CompactConfig:
     """What `retold compact` is asked."""
 
-    dataset: Path
+    dataset: DatasetPath
     """Dataset whose shards are merged; only read with --materialize."""
-    output: Path | None = None
+    output: DatasetPath | None = None
     """New dataset to make with --materialize."""
     materialize: bool = False
     """Write a new dataset, OUTPUT, in which variants are episodes with arrays of their own."""
@@ -130,7 +130,7 @@ def _merge_run(
     )
 
 
-def _materialize(config: CompactConfig, output: Path) -> CompactResult:
+def _materialize(config: CompactConfig, output: DatasetPath) -> CompactResult:
     with DatasetReader.open(config.dataset) as reader:
         selection = Selection(reader, tuple(range(len(reader))))
         write_dataset(
@@ -144,7 +144,7 @@ def _materialize(config: CompactConfig, output: Path) -> CompactResult:
         return _result(output, CommitLog.open(output), reader.shards)
 
 
-def _result(path: Path, log: CommitLog, before: tuple[ShardEntry, ...]) -> CompactResult:
+def _result(path: DatasetPath, log: CommitLog, before: tuple[ShardEntry, ...]) -> CompactResult:
     head, live = log.head(), log.live_shards()
     return CompactResult(
         dataset=str(path),

@@ -2,20 +2,19 @@
 
 import json
 import uuid
-from pathlib import Path
 
-from retold.dataset.files import link_exclusively, write_durably
-from retold.dataset.paths import path_inside
+from retold.dataset.files import create_exclusively, list_names, make_folder
+from retold.dataset.paths import DatasetPath, path_inside
 from retold.schemas.canonical import encode_json, require_hex
 from retold.schemas.errors import DatasetError, FormatError
 from retold.schemas.manifest import FORMAT_VERSION, check_format_version
 
 
-def create_dataset(path: Path, dataset_id: str | None = None) -> None:
+def create_dataset(path: DatasetPath, dataset_id: str | None = None) -> None:
     """Make a folder a dataset, unless it is one.
 
     Args:
-        path: does not exist, is an empty folder, or is a dataset.
+        path: does not exist, is an empty folder, or is a dataset; on a store likewise.
         dataset_id: of the new dataset; drawn if None.
 
     Raises:
@@ -27,24 +26,22 @@ def create_dataset(path: Path, dataset_id: str | None = None) -> None:
             f"Give a path that does not exist yet."
         )
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        path_inside(path, "commits").mkdir(exist_ok=True)
+        make_folder(path)
+        make_folder(path_inside(path, "commits"))
         if not (path / "dataset.json").exists():
             content = {
                 "format_version": FORMAT_VERSION,
                 "dataset_id": dataset_id or uuid.uuid4().hex,
             }
-            temporary = path / f".dataset.json.{uuid.uuid4().hex}"
-            write_durably(temporary, encode_json(content))
-            link_exclusively(temporary, path / "dataset.json")
+            create_exclusively(path / "dataset.json", encode_json(content))
     except OSError as error:
         raise DatasetError(
             f"{path}: the dataset cannot be created: {error.strerror}. "
-            f"Choose a folder that you may write to."
+            f"Choose a place that you may write to."
         ) from error
 
 
-def read_dataset_id(path: Path) -> str:
+def read_dataset_id(path: DatasetPath) -> str:
     """The id in a dataset's `dataset.json`.
 
     Raises:
@@ -57,7 +54,7 @@ def read_dataset_id(path: Path) -> str:
         check_format_version(str(file), content["format_version"])
         return require_hex(content["dataset_id"], 32)
     except (FileNotFoundError, NotADirectoryError) as error:
-        if (path / "commits").is_dir() and any((path / "commits").iterdir()):
+        if list_names(path / "commits"):
             raise FormatError(
                 f"{file}: the file is missing, but there are commits beside it. Restore it from a "
                 f"copy of the dataset, or save what is sound with `retold repair DATASET NEW`."
@@ -76,12 +73,12 @@ def read_dataset_id(path: Path) -> str:
         ) from error
 
 
-def _may_become_dataset(path: Path) -> bool:
+def _may_become_dataset(path: DatasetPath) -> bool:
     """Whether a path is a dataset, or holds nothing but what an interrupted creation left."""
     if (path / "dataset.json").exists():
         return True
     return path.is_dir() and all(
-        entry.name.startswith(".dataset.json.")
-        or (entry.name == "commits" and entry.is_dir() and not any(entry.iterdir()))
-        for entry in path.iterdir()
+        name.startswith((".dataset.json.", ".probe-"))
+        or (name == "commits" and (path / name).is_dir() and not list_names(path / name))
+        for name in list_names(path)
     )

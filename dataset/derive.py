@@ -3,17 +3,21 @@
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from retold.dataset.files import sync_folder
+from retold.dataset.files import list_names, sync_folder
 from retold.dataset.log import CommitLog
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
+from retold.dataset.remote_path import RemotePath
 from retold.dataset.rewrite import rewrite_rows, stored_profile
+from retold.dataset.shard_place import build_aside, place_shard
 from retold.dataset.shard_reader import ShardReader
-from retold.dataset.shard_writer import keep_schema, move_into_place, sync_tree
+from retold.dataset.shard_writer import keep_schema
+from retold.dataset.sources import source_locations
 from retold.dataset.zarr_codec import Profile
 from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import ShardEntry, Snapshot, SourceEntry
@@ -31,7 +35,7 @@ class Selection:
 
 
 def write_dataset(
-    output: Path,
+    output: DatasetPath,
     selections: Sequence[Selection],
     *,
     operation: str,
@@ -56,9 +60,9 @@ def write_dataset(
         DatasetError: the output exists, or something cannot be read or written.
     """
     refuse_existing(output)
-    part = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
-    try:
-        log = CommitLog.create(part)
+
+    def fill(place: DatasetPath) -> None:
+        log = CommitLog.create(place)
         maker = _Maker(log, output, selections, profile, materialize)
         added = [entry for selection in selections for entry in maker.write(selection)]
         parents = [selection.reader.snapshot.to_json() for selection in selections]
@@ -68,28 +72,43 @@ def write_dataset(
             sources=maker.sources,
             details={**details, "parents": parents},
         )
-        refuse_existing(output)
-        os.rename(part, output)
-        sync_folder(output.parent)
+
+    try:
+        if isinstance(output, Path):
+            _fill_aside(output, fill)
+        else:
+            fill(output)  # nothing moves on a store: the dataset is empty until the commit
     except OSError as error:
         raise DatasetError(
             f"{output}: the dataset cannot be written: {error.strerror}. Nothing was made; free "
             f"space or choose another place."
         ) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     head = CommitLog.open(output).head()
     assert head is not None
     return head
 
 
-def refuse_existing(output: Path) -> None:
+def _fill_aside(output: Path, fill: Callable[[DatasetPath], None]) -> None:
+    part = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
+    try:
+        fill(part)
+        refuse_existing(output)
+        os.rename(part, output)
+        sync_folder(output.parent)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def refuse_existing(output: DatasetPath) -> None:
     """Refuse to write over something, or to a name that would be read as a snapshot's.
+
+    On a store, what an interrupted command left there is filled; it has no commit.
 
     Raises:
         DatasetError: the path exists, or has an `@`.
     """
-    if output.exists() or output.is_symlink():
+    is_there = list_names(output / "commits") if isinstance(output, RemotePath) else output.exists()
+    if is_there or output.is_symlink():
         raise DatasetError(f"{output}: this exists already. Give a path that does not exist yet.")
     if "@" in output.name:
         raise DatasetError(
@@ -97,26 +116,23 @@ def refuse_existing(output: Path) -> None:
         )
 
 
-def copy_shard(shard: ShardReader, target: Path) -> ShardEntry:
+def copy_shard(shard: ShardReader, target: DatasetPath) -> ShardEntry:
     """Copy a whole shard into another dataset, every file checked on the way.
 
     Raises:
         FormatError: a file is damaged.
     """
     keep_schema(target, shard.schema)
-    folder = target / "tmp" / uuid.uuid4().hex
-    folder.mkdir(parents=True)
-    for name in shard.files:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(shard.read_checked(name))
-    content = shard.manifest.encoded
-    if sha256_hex(content) != shard.entry.sha256:  # written by another hand, in another form
-        content = (shard.path / "manifest.json").read_bytes()
-    (folder / "manifest.json").write_bytes(content)
-    sync_tree(folder)
-    shard_id = shard.entry.shard_id
-    move_into_place(folder, target / "shards" / shard_id[:2] / shard_id)
+    with build_aside(target) as folder:
+        for name in shard.files:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(shard.read_checked(name))
+        content = shard.manifest.encoded
+        if sha256_hex(content) != shard.entry.sha256:  # written by another hand, in another form
+            content = (shard.path / "manifest.json").read_bytes()
+        (folder / "manifest.json").write_bytes(content)
+        place_shard(folder, target, shard.entry.shard_id)
     return shard.entry
 
 
@@ -126,7 +142,7 @@ class _Maker:
     def __init__(
         self,
         log: CommitLog,
-        output: Path,
+        output: DatasetPath,
         selections: Sequence[Selection],
         profile: Profile | None,
         materialize: bool,
@@ -181,10 +197,8 @@ class _Maker:
             elif record.source_dataset_id not in (None, *self.sources):
                 assert record.source_dataset_id is not None
                 source = reader.source_reader(record.source_dataset_id)
-                place = source.path.resolve()
                 self.sources[source.dataset_id] = SourceEntry(
-                    source.snapshot,
-                    (os.path.relpath(place, self._output.resolve()), str(place)),
+                    source.snapshot, source_locations(source.path, self._output)
                 )
         return comes_along
 

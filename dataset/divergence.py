@@ -1,17 +1,17 @@
 """Copies of one dataset that went different ways."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from retold.dataset.log import CommitLog
+from retold.dataset.paths import DatasetPath
 
 
 @dataclass(frozen=True)
 class Divergence:
     """Where two logs of one dataset part."""
 
-    one: Path
-    two: Path
+    one: DatasetPath
+    two: DatasetPath
     number: int
     """The first commit in which they differ."""
 

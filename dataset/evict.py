@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from retold.dataset.ages import shards_by_age
 from retold.dataset.expression import parse_condition
 from retold.dataset.filter import COLUMNS
 from retold.dataset.log import CommitLog
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.dataset.rewrite import rewrite_rows, stored_profile
 from retold.dataset.shard_files import ShardFiles
@@ -25,7 +25,7 @@ MOST_PLANS = 50
 class EvictConfig:
     """What `retold evict` is asked."""
 
-    dataset: Path
+    dataset: DatasetPath
     """Dataset whose episodes go. Their files stay until `retold gc`."""
     episodes: int | None = None
     """Most episodes to keep."""

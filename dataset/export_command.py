@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from retold.dataset.foreign_files import refuse_existing
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.schemas.errors import DatasetError, UsageError
 
@@ -18,7 +19,7 @@ class ExportConfig:
     format: Format
     """What to write: `minari` (a dataset directory), `hdf5` (one file) or `parquet` (a folder that
     `datasets.load_dataset` and DuckDB read)."""
-    dataset: Path
+    dataset: DatasetPath
     """Dataset to read. It is never changed."""
     target: Path
     """File or directory to make. It must not exist, and appears whole."""

@@ -1,10 +1,10 @@
 """`retold filter`: a new dataset of the episodes that meet a condition."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from retold.dataset.derive import Selection, refuse_existing, write_dataset
 from retold.dataset.expression import parse_condition
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.dataset.table import TABLE_SCHEMA
 from retold.schemas.errors import DatasetError
@@ -18,9 +18,9 @@ COLUMNS = tuple(name for name in TABLE_SCHEMA.names if name not in _PLACEMENT)
 class FilterConfig:
     """What `retold filter` is asked."""
 
-    dataset: Path
+    dataset: DatasetPath
     """Dataset to take episodes from, or a snapshot (`DATASET@12`). It is never written to."""
-    output: Path
+    output: DatasetPath
     """Dataset to make; must not exist."""
     where: str
     """Condition on the columns of the episode table (docs/format.md lists them)."""

@@ -1,14 +1,13 @@
 """What the structural audit asks of everything beside live shards: leftovers, pins, derived files."""
 
-import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from retold.dataset.checkpoint import list_checkpoints, read_checkpoint, shards_of_checkpoint_fit
 from retold.dataset.commit_files import commit_path, read_latest
+from retold.dataset.files import list_names
 from retold.dataset.log import CommitLog
-from retold.dataset.paths import find_link, path_inside
+from retold.dataset.paths import DatasetPath, find_link, path_inside
 from retold.dataset.pins import read_pin
 from retold.schemas.errors import RetoldError
 from retold.schemas.findings import Finding
@@ -38,7 +37,7 @@ def audit_folders(log: CommitLog) -> Iterator[Finding]:
 
 def _audit_commits(log: CommitLog) -> Iterator[Finding]:
     count = len(list(log.commits()))
-    for name in sorted(os.listdir(log.path / "commits")):
+    for name in list_names(log.path / "commits"):
         match = re.fullmatch(r"([0-9]{8})\.json", name)
         if match and int(match[1]) >= count:
             yield Finding(
@@ -54,16 +53,19 @@ def _audit_commits(log: CommitLog) -> Iterator[Finding]:
 def _audit_orphans(log: CommitLog) -> Iterator[Finding]:
     """Shards that no commit ever named; those that one removed belong to older snapshots."""
     named = {entry.shard_id for commit in log.commits() for entry in commit.added}
-    for folder in sorted((log.path / "shards").glob("*/*")):
-        if folder.name not in named:
+    shards = log.path / "shards"
+    for prefix in list_names(shards):
+        for name in list_names(shards / prefix):
+            if name in named:
+                continue
             yield Finding(
-                where=str(folder),
+                where=str(shards / prefix / name),
                 what="no commit names this shard; it is not part of the dataset",
                 todo="A killed writer left it, or one is at work; `retold gc` deletes it in time.",
                 severity="warning",
             )
-    for folder in sorted((log.path / "tmp").glob("*")):
-        yield _leftover(folder)
+    for name in list_names(log.path / "tmp"):
+        yield _leftover(log.path / "tmp" / name)
 
 
 def _audit_latest(log: CommitLog) -> Iterator[Finding]:
@@ -81,7 +83,10 @@ def _audit_latest(log: CommitLog) -> Iterator[Finding]:
 
 
 def _audit_pins(log: CommitLog) -> Iterator[Finding]:
-    for path in sorted((log.path / "pins").glob("*.json")):
+    for name in list_names(log.path / "pins"):
+        path = log.path / "pins" / name
+        if not name.endswith(".json"):
+            continue
         try:
             read_pin(path)
         except RetoldError as error:
@@ -117,7 +122,7 @@ def _checkpoint_fault(log: CommitLog, number: int) -> str | None:
         return str(error).rstrip(".")
 
 
-def _leftover(path: Path) -> Finding:
+def _leftover(path: DatasetPath) -> Finding:
     return Finding(
         where=str(path),
         what="this is no part of the dataset",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from retold.dataset.commit_files import commit_path
 from retold.dataset.log import CommitLog
-from retold.dataset.paths import path_inside, refuse_links
+from retold.dataset.paths import DatasetPath, path_inside, refuse_links
 from retold.dataset.pins import read_pins
 from retold.dataset.snapshot_names import open_log_to_write, read_tags
 from retold.schemas.commit import Commit
@@ -29,7 +29,7 @@ _CHECKPOINTS_KEPT = 2
 class GcConfig:
     """What `retold gc` is asked."""
 
-    dataset: Path
+    dataset: DatasetPath
     """Dataset whose unneeded files are deleted."""
     keep: float = 7.0
     """Days for which snapshots are kept after a newer one replaced them."""
@@ -78,9 +78,15 @@ def collect_garbage(config: GcConfig) -> GcResult:
         DatasetError: there is no dataset, or a pin cannot be read, so that its needs are unknown.
     """
     log = open_log_to_write(config.dataset)
+    dataset = log.path
+    if not isinstance(dataset, Path):
+        raise UsageError(
+            f"{config.dataset}: gc works in folders, where a file can be moved aside before it is "
+            f"deleted. On a store, copy what is live with `retold filter` and delete the old one."
+        )
     for _ in range(_MOST_PLANS):
         base = log.head()
-        plan = list(_plan(log, config))
+        plan = list(_plan(log, dataset, config))
         if config.dry_run or not plan:
             return _result(config, plan, None, deleted=not config.dry_run)
         for item in plan:
@@ -97,7 +103,7 @@ def collect_garbage(config: GcConfig) -> GcResult:
                 ).number
             except ConflictError:
                 continue
-        done = [item for item in plan if _delete(log.path, item, config)]
+        done = [item for item in plan if _delete(dataset, item, config)]
         return _result(config, done, number, deleted=True)
     raise ConflictError(
         f"{config.dataset}: other processes changed the dataset {_MOST_PLANS} times meanwhile. "
@@ -105,7 +111,7 @@ def collect_garbage(config: GcConfig) -> GcResult:
     )
 
 
-def find_kept(log: CommitLog, keep_seconds: float, now: float) -> set[int]:
+def find_kept(log: CommitLog, dataset: Path, keep_seconds: float, now: float) -> set[int]:
     """Numbers of the snapshots whose shards must stay."""
     head = log.head()
     if head is None:
@@ -118,32 +124,32 @@ def find_kept(log: CommitLog, keep_seconds: float, now: float) -> set[int]:
     }
     # A snapshot is as old as the commit that replaced it, by the store's clock.
     for number in range(head.number - 1, -1, -1):
-        if now - commit_path(log.path, number + 1).stat().st_mtime >= keep_seconds:
+        if now - commit_path(dataset, number + 1).stat().st_mtime >= keep_seconds:
             break
         kept.add(number)
     return kept
 
 
-def _plan(log: CommitLog, config: GcConfig) -> Iterator[DroppedFile]:
-    now = _store_time(log.path, is_dry=config.dry_run)
-    needed = _needed_shards(log, find_kept(log, config.keep * 86400, now))
+def _plan(log: CommitLog, dataset: Path, config: GcConfig) -> Iterator[DroppedFile]:
+    now = _store_time(dataset, is_dry=config.dry_run)
+    needed = _needed_shards(log, find_kept(log, dataset, config.keep * 86400, now))
     latest = now - config.grace * 3600
     named = {entry.shard_id for commit in log.commits() for entry in commit.added}
-    for folder in _folders(log.path):
+    for folder in _folders(dataset):
         if folder.name not in needed and _youngest(folder) <= latest:
             reason = "in no kept snapshot" if folder.name in named else "never committed"
-            yield _dropped(log.path, folder, reason)
-    for path in _leftovers(log.path):
+            yield _dropped(dataset, folder, reason)
+    for path in _leftovers(dataset):
         if _youngest(path) <= latest:
-            yield _dropped(log.path, path, "left by a killed writer")
-    for pin in read_pins(log.path):
+            yield _dropped(dataset, path, "left by a killed writer")
+    for pin in read_pins(dataset):
         if pin.expires.timestamp() <= now - config.grace * 3600:
-            yield _dropped(log.path, pin.path, "an expired pin")
-    checkpoints = sorted(path_inside(log.path, "checkpoints").glob("[0-9]*.*"))
+            yield _dropped(dataset, Path(str(pin.path)), "an expired pin")
+    checkpoints = sorted(path_inside(dataset, "checkpoints").glob("[0-9]*.*"))
     numbers = sorted({path.stem for path in checkpoints})[-_CHECKPOINTS_KEPT:]
     for path in checkpoints:
         if path.stem not in numbers and _youngest(path) <= latest:
-            yield _dropped(log.path, path, "an older checkpoint")
+            yield _dropped(dataset, path, "an older checkpoint")
 
 
 def _needed_shards(log: CommitLog, numbers: set[int]) -> set[str]:

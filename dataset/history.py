@@ -1,10 +1,10 @@
 """`retold log`, `retold diff` and `retold tag`: what was done to a dataset, and its named snapshots."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from retold.dataset.divergence import find_divergence
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.dataset.snapshot_names import add_tag, open_log, read_tags
 from retold.schemas.commit import Commit
@@ -15,7 +15,7 @@ from retold.schemas.errors import DatasetError
 class LogConfig:
     """What `retold log` is asked."""
 
-    dataset: Path
+    dataset: DatasetPath
     """Dataset whose commits are listed, or a snapshot (`DATASET@12`), for those that led to it."""
 
 
@@ -67,9 +67,9 @@ def list_commits(config: LogConfig) -> LogResult:
 class DiffConfig:
     """What `retold diff` is asked."""
 
-    one: Path
+    one: DatasetPath
     """Dataset, or snapshot (`DATASET@12`), to start from."""
-    two: Path
+    two: DatasetPath
     """Dataset, or snapshot, to compare with it."""
 
 
@@ -128,7 +128,7 @@ def diff(config: DiffConfig) -> DiffResult:
 class TagConfig:
     """What `retold tag` is asked."""
 
-    dataset: Path
+    dataset: DatasetPath
     """Dataset whose newest snapshot is tagged, or the snapshot (`DATASET@12`)."""
     name: str
     """The tag. It never moves, and `gc` keeps what it names."""

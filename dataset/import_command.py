@@ -12,6 +12,7 @@ from retold.dataset.foreign_episode import ForeignEpisode, is_skipped
 from retold.dataset.foreign_files import hash_files, reading
 from retold.dataset.foreign_schema import SchemaScan
 from retold.dataset.log import CommitLog
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.dataset.writer import DatasetWriter
 from retold.schemas.commit import Commit
@@ -33,7 +34,7 @@ class ImportConfig:
     or robomimic's demonstrations, told apart by their content) or `parquet`."""
     source: Path
     """Minari directory or id, HDF5 file, or Parquet file or folder. It is never changed."""
-    dataset: Path
+    dataset: DatasetPath
     """Dataset to append to; made if there is none."""
     skip: tuple[str, ...] = ()
     """Infos or other columns to leave out, by path such as `info/camera`; may be repeated."""

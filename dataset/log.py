@@ -5,7 +5,6 @@ free number, and whoever loses reads what has happened and tries again.
 """
 
 import logging
-import os
 import shlex
 import sys
 import uuid
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +30,8 @@ from retold.dataset.commit_files import (
     read_commit,
 )
 from retold.dataset.dataset_file import create_dataset, read_dataset_id
-from retold.dataset.paths import split_snapshot
+from retold.dataset.files import touch_file
+from retold.dataset.paths import DatasetPath, split_snapshot
 from retold.dataset.shard_files import ShardFiles
 from retold.schemas.commit import Commit, ShardEntry, Snapshot, SourceEntry
 from retold.schemas.errors import ConflictError, DatasetError, FormatError, RetoldError, UsageError
@@ -43,12 +42,12 @@ CommitCheck = Callable[[Sequence[Commit]], None]
 
 
 class CommitLog:
-    """The log of one dataset directory. Commits read once are kept: they never change.
+    """The log of one dataset. Commits read once are kept: they never change.
 
     It is read from the newest checkpoint on, and from commit 0 once somebody asks for what is before.
     """
 
-    def __init__(self, path: Path, dataset_id: str, *, from_checkpoint: bool = True) -> None:
+    def __init__(self, path: DatasetPath, dataset_id: str, *, from_checkpoint: bool = True) -> None:
         self.path = path
         self.dataset_id = dataset_id
         self.checkpoint: Checkpoint | None = None
@@ -60,7 +59,7 @@ class CommitLog:
         self._episode_ids: dict[str, NDArray[np.bytes_]] = {}
 
     @classmethod
-    def create(cls, path: Path) -> "CommitLog":
+    def create(cls, path: DatasetPath) -> "CommitLog":
         """Open a dataset, making it first if the path does not exist or is an empty folder."""
         folder, name = split_snapshot(path)
         if name is not None:
@@ -72,7 +71,7 @@ class CommitLog:
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: Path, *, from_checkpoint: bool = True) -> "CommitLog":
+    def open(cls, path: DatasetPath, *, from_checkpoint: bool = True) -> "CommitLog":
         """Open an existing dataset; `@12` after its name is left to who reads snapshots.
 
         Args:
@@ -243,7 +242,7 @@ class CommitLog:
         for entry in entries:
             path = ShardFiles(self.path, entry).path / "manifest.json"
             try:
-                os.utime(path)
+                touch_file(path)
             except FileNotFoundError as error:
                 raise ConflictError(
                     f"{path}: the shard was removed before it was committed. Run again."
@@ -306,7 +305,7 @@ class CommitLog:
         self._first = 0
 
 
-def apply_commit(live: dict[str, ShardEntry], commit: Commit, dataset: Path) -> None:
+def apply_commit(live: dict[str, ShardEntry], commit: Commit, dataset: DatasetPath) -> None:
     """Take a commit's shards out of and into the live ones.
 
     Raises:

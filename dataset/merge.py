@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from retold.dataset.derive import Selection, refuse_existing, write_dataset
 from retold.dataset.divergence import find_divergence
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.schemas.errors import DatasetError, UsageError
 
@@ -15,9 +15,9 @@ from retold.schemas.errors import DatasetError, UsageError
 class MergeConfig:
     """What `retold merge` is asked."""
 
-    output: Path
+    output: DatasetPath
     """Dataset to make; must not exist."""
-    data: tuple[Path, ...]
+    data: tuple[DatasetPath, ...]
     """Dataset, or snapshot (`DATASET@12`), to take episodes from; give it for each."""
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retold.dataset.derive import refuse_existing
+from retold.dataset.paths import DatasetPath
 from retold.dataset.snapshot_names import open_log_to_write
 from retold.schemas.errors import DatasetError
 from retold.schemas.manifest import FORMAT_VERSION
@@ -13,7 +14,7 @@ from retold.schemas.manifest import FORMAT_VERSION
 class MigrateConfig:
     """What `retold migrate` is asked."""
 
-    old: Path
+    old: DatasetPath
     """Dataset of an older format version. It is never written to."""
     new: Path
     """Dataset to make in the newest version, if the old one is not of it; must not exist."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from retold.dataset.foreign_conversion import to_foreign
 from retold.dataset.foreign_episode import ForeignEpisode, leaves_to_tree
 from retold.dataset.minari_spaces import space_to_minari
+from retold.dataset.paths import DatasetPath
 from retold.dataset.plain_values import unpack
 from retold.dataset.reader import DatasetReader
 from retold.schemas.dataset_schema import DatasetSchema
@@ -24,17 +25,17 @@ from retold.schemas.spaces import Space, unflatten_value
 _SET_ANEW = frozenset({"data_format", "jpeg_encoding", "observation_space", "action_space"})
 
 
-def as_minari(path: Path, *, snapshot: int | None = None) -> minari.MinariDataset:
+def as_minari(path: DatasetPath | str, *, snapshot: int | None = None) -> minari.MinariDataset:
     """A dataset as Minari reads its own; episodes are decoded when they are asked for.
 
     Args:
-        path: the dataset's directory.
+        path: the dataset's folder or URL.
         snapshot: number of a commit; None: the newest.
 
     Raises:
         DatasetError: there is no dataset, or no episode is live.
     """
-    return minari.MinariDataset(RetoldStorage(DatasetReader.open(Path(path), snapshot=snapshot)))
+    return minari.MinariDataset(RetoldStorage(DatasetReader.open(path, snapshot=snapshot)))
 
 
 class RetoldStorage(MinariStorage):  # type: ignore[misc]  # Minari has no types
@@ -45,7 +46,9 @@ class RetoldStorage(MinariStorage):  # type: ignore[misc]  # Minari has no types
     def __init__(self, reader: DatasetReader) -> None:
         self._reader = reader
         observation_space, action_space = minari_spaces(reader.schema)
-        super().__init__(reader.path, observation_space, action_space, jpeg_encoding=False)
+        super().__init__(
+            Path(str(reader.path)), observation_space, action_space, jpeg_encoding=False
+        )
         self._metadata = {
             **minari_metadata(reader),
             "observation_space": observation_space,

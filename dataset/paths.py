@@ -2,26 +2,45 @@
 
 import os
 from pathlib import Path
+from typing import TypeVar
 
+from retold.dataset.remote_path import RemotePath, is_url
 from retold.schemas.errors import FormatError
+
+DatasetPath = Path | RemotePath
+"""Where a dataset, or a file of one, is: a folder of this machine, or a URL."""
+AnyPath = TypeVar("AnyPath", Path, RemotePath, DatasetPath)
 
 _DO_NOT_USE = (
     "Replace it by what it leads to if you made it; do not use a dataset that others made so"
 )
 
 
-def split_snapshot(path: Path) -> tuple[Path, str | None]:
+def dataset_path(text: str | DatasetPath) -> DatasetPath:
+    """The place that a text names: a path, or a URL such as `s3://bucket/dataset`.
+
+    Raises:
+        UsageError: it is a URL that leads nowhere.
+    """
+    if not isinstance(text, str):
+        return text
+    if text.startswith("file://"):
+        return Path(text.removeprefix("file://"))
+    return RemotePath(text) if is_url(text) else Path(text)
+
+
+def split_snapshot(path: DatasetPath) -> tuple[DatasetPath, str | None]:
     """The dataset's folder, and the snapshot that follows `@` in its name.
 
-    A folder that really has that name is meant as it is.
+    A folder of this machine that really has that name is meant as it is.
     """
     folder, at, name = path.name.rpartition("@")
-    if not at or not folder or path.exists():
+    if not at or not folder or (isinstance(path, Path) and path.exists()):
         return path, None
     return path.with_name(folder), name
 
 
-def path_inside(root: Path, *names: str) -> Path:
+def path_inside(root: AnyPath, *names: str) -> AnyPath:
     """The path below a dataset's folder, refused where a name or a link would lead elsewhere.
 
     The folder itself may be a link: whoever names it knows where it leads.
@@ -44,8 +63,10 @@ def is_plain_path(name: str) -> bool:
     return "\0" not in name and "\\" not in name and not {"", ".", ".."} & set(name.split("/"))
 
 
-def find_link(folder: Path) -> Path | None:
+def find_link(folder: DatasetPath) -> Path | None:
     """Some link in a folder of which no part may be one; None if there is none."""
+    if isinstance(folder, RemotePath):
+        return None
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_symlink():
@@ -57,7 +78,7 @@ def find_link(folder: Path) -> Path | None:
     return None
 
 
-def refuse_links(folder: Path) -> None:
+def refuse_links(folder: DatasetPath) -> None:
     """Refuse a folder that is a link or holds one; one that is missing is no matter.
 
     Raises:

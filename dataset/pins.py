@@ -1,20 +1,23 @@
 """Pins: notes in a dataset that say who still needs which snapshot."""
 
 import json
+import logging
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from retold.dataset.files import write_durably
+from retold.dataset.files import list_names, make_folder, replace_atomically
 from retold.dataset.log import CommitLog
-from retold.dataset.paths import path_inside, split_snapshot
+from retold.dataset.paths import DatasetPath, path_inside, split_snapshot
 from retold.dataset.sources import find_source
 from retold.schemas.canonical import encode_json
 from retold.schemas.commit import Snapshot
 from retold.schemas.errors import FormatError, RetoldError
+
+logger = logging.getLogger(__name__)
 
 _LIFETIME = timedelta(days=7)
 
@@ -23,14 +26,14 @@ _LIFETIME = timedelta(days=7)
 class Pin:
     """Somebody needs a snapshot, until some time."""
 
-    path: Path
+    path: DatasetPath
     holder: str
     snapshot: Snapshot
     expires: datetime
 
 
 @contextmanager
-def pin(dataset: Path, pin_id: str, holder: str, snapshot: Snapshot) -> Iterator[None]:
+def pin(dataset: DatasetPath, pin_id: str, holder: str, snapshot: Snapshot) -> Iterator[None]:
     """Keep a snapshot's files for as long as the block runs, where the dataset can be written.
 
     The datasets that its variants refer to are pinned as they are now, too. A killed holder leaves
@@ -47,18 +50,18 @@ def pin(dataset: Path, pin_id: str, holder: str, snapshot: Snapshot) -> Iterator
         yield
 
 
-def read_pins(dataset: Path) -> list[Pin]:
+def read_pins(dataset: DatasetPath) -> list[Pin]:
     """Every pin of a dataset, expired ones included.
 
     Raises:
         FormatError: one is damaged, so that nobody knows what it needs.
     """
     folder = path_inside(dataset, "pins")
-    names = sorted(os.listdir(folder)) if folder.is_dir() else []
-    return [read_pin(path_inside(folder, name)) for name in names if name.endswith(".json")]
+    names = [name for name in list_names(folder) if name.endswith(".json")]
+    return [read_pin(path_inside(folder, name)) for name in names]
 
 
-def read_pin(path: Path) -> Pin:
+def read_pin(path: DatasetPath) -> Pin:
     """One pin.
 
     Raises:
@@ -77,7 +80,9 @@ def read_pin(path: Path) -> Pin:
         ) from error
 
 
-def _find_sources(dataset: Path, snapshot: Snapshot) -> Iterator[tuple[Path, Snapshot]]:
+def _find_sources(
+    dataset: DatasetPath, snapshot: Snapshot
+) -> Iterator[tuple[DatasetPath, Snapshot]]:
     """Datasets that a snapshot's variants refer to, where they are found, with their heads."""
     log = CommitLog.open(dataset)
     if all(entry.kind == "raw" for entry in log.live_shards(snapshot.number)):
@@ -94,21 +99,32 @@ def _find_sources(dataset: Path, snapshot: Snapshot) -> Iterator[tuple[Path, Sna
 
 
 @contextmanager
-def _pin_one(dataset: Path, pin_id: str, holder: str, snapshot: Snapshot) -> Iterator[None]:
+def _pin_one(dataset: DatasetPath, pin_id: str, holder: str, snapshot: Snapshot) -> Iterator[None]:
     path = path_inside(dataset, "pins", f"{pin_id}.json")
-    is_writable = os.access(dataset, os.W_OK)
-    if is_writable:
-        path.parent.mkdir(exist_ok=True)
-        content = {
-            "holder": holder,
-            "snapshot": snapshot.to_json(),
-            "expires": (datetime.now(UTC) + _LIFETIME).isoformat(timespec="seconds"),
-        }
-        temporary = path.with_suffix(f".{os.getpid()}")
-        write_durably(temporary, encode_json(content))
-        temporary.replace(path)
+    content = {
+        "holder": holder,
+        "snapshot": snapshot.to_json(),
+        "expires": (datetime.now(UTC) + _LIFETIME).isoformat(timespec="seconds"),
+    }
+    is_pinned = _write_pin(dataset, path, encode_json(content))
     try:
         yield
     finally:
-        if is_writable:
-            path.unlink(missing_ok=True)
+        if is_pinned:
+            with suppress(OSError):  # it expires
+                path.unlink()
+
+
+def _write_pin(dataset: DatasetPath, path: DatasetPath, content: bytes) -> bool:
+    """Whether a pin was written: a dataset that is only read needs none from us."""
+    if isinstance(dataset, Path) and not os.access(dataset, os.W_OK):
+        return False
+    try:
+        make_folder(path.parent)
+        replace_atomically(path, content)
+    except OSError as error:
+        if isinstance(dataset, Path):
+            raise
+        logger.debug("%s: not pinned: %s", dataset, error)
+        return False
+    return True

@@ -5,7 +5,6 @@ import logging
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from retold.dataset.episode_columns import EpisodeColumns, make_columns
 from retold.dataset.log import CommitLog
-from retold.dataset.paths import path_inside
+from retold.dataset.paths import DatasetPath, dataset_path, path_inside
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.snapshot_names import open_log, refuse_dropped
 from retold.dataset.sources import explain_dangling, find_source
@@ -39,7 +38,7 @@ class DatasetReader:
         self,
         log: CommitLog,
         snapshot: Snapshot,
-        sources: Mapping[str, Path],
+        sources: Mapping[str, DatasetPath],
         *,
         shards: Sequence[ShardEntry] | None = None,
         piecewise: bool = False,
@@ -79,22 +78,22 @@ class DatasetReader:
     @classmethod
     def open(
         cls,
-        path: Path,
+        path: DatasetPath | str,
         *,
         snapshot: int | None = None,
-        sources: Mapping[str, Path] | None = None,
+        sources: Mapping[str, DatasetPath] | None = None,
     ) -> "DatasetReader":
         """Open a dataset at its head, or at commit `snapshot`.
 
         Args:
-            path: the dataset's directory; `@12` or `@tag` after it names a snapshot.
+            path: the dataset's folder or URL; `@12` or `@tag` after it names a snapshot.
             snapshot: number of a commit; beats the path's.
             sources: where datasets that variants refer to have moved, by dataset id.
 
         Raises:
             DatasetError: there is no dataset, or nothing has been committed.
         """
-        log, chosen = open_log(path)
+        log, chosen = open_log(dataset_path(path))
         if chosen is None:
             raise DatasetError(
                 f"{path}: nothing has been committed to this dataset yet. Wait for its collector, "
@@ -404,7 +403,7 @@ def _derive(record: EpisodeRecord) -> Outcome:
     )
 
 
-def read_schema(dataset: Path, sha256: str) -> DatasetSchema:
+def read_schema(dataset: DatasetPath, sha256: str) -> DatasetSchema:
     """A schema of a dataset, checked against its name.
 
     Raises:

@@ -13,10 +13,11 @@ from retold.dataset.dataset_file import create_dataset
 from retold.dataset.derive import copy_shard, refuse_existing
 from retold.dataset.files import sync_folder, write_durably
 from retold.dataset.log import CommitLog
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader, read_schema
+from retold.dataset.shard_place import list_files
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.shard_writer import (
-    list_files,
     write_goal_variant_shard,
     write_raw_shard,
     write_variant_shard,
@@ -33,7 +34,7 @@ from retold.schemas.manifest import Manifest
 class RepairConfig:
     """What `retold repair` is asked."""
 
-    dataset: Path
+    dataset: DatasetPath
     """Damaged dataset. It is never written to."""
     new: Path
     """Dataset to make of what is sound; must not exist."""
@@ -113,7 +114,7 @@ def _copy_log(sound: SoundLog, part: Path) -> CommitLog:
 
 
 def _save_shards(
-    dataset: Path, sound: SoundLog, part: Path, left: list[str]
+    dataset: DatasetPath, sound: SoundLog, part: Path, left: list[str]
 ) -> Iterator[ShardEntry]:
     for entry in sound.shards:
         try:

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.dataset.shard_writer import (
     write_goal_variant_shard,
@@ -26,7 +26,7 @@ ChangeRecord = Callable[[EpisodeRecord], EpisodeRecord]
 def rewrite_rows(
     reader: DatasetReader,
     rows: Sequence[int],
-    target: Path,
+    target: DatasetPath,
     *,
     profile: Profile = "fast",
     change: ChangeRecord = lambda record: record,
@@ -64,7 +64,7 @@ def _write_variants(
     rows: Sequence[int],
     records: Sequence[EpisodeRecord],
     schema: DatasetSchema,
-    target: Path,
+    target: DatasetPath,
 ) -> ShardEntry:
     if any(record.goal_row is None for record in records):
         return write_variant_shard(target, make_table(records, {}), schema)

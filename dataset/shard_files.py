@@ -1,17 +1,16 @@
 """The files of one shard, each checked against its hash: manifest, table, everything small."""
 
-import hashlib
 import json
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from retold.dataset.paths import is_plain_path, path_inside, refuse_links
+from retold.dataset.files import hash_file
+from retold.dataset.paths import DatasetPath, is_plain_path, path_inside, refuse_links
 from retold.dataset.table import TABLE_SCHEMA
 from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import ShardEntry
@@ -24,10 +23,10 @@ _RESTORE = "Find all damage with `retold audit`, and restore the file from a cop
 class ShardFiles:
     """One shard as files: what a commit names, checked on the way in."""
 
-    def __init__(self, dataset: Path, entry: ShardEntry) -> None:
+    def __init__(self, dataset: DatasetPath, entry: ShardEntry) -> None:
         self.dataset = dataset
         self.entry = entry
-        self.path = dataset / "shards" / entry.shard_id[:2] / entry.shard_id
+        self.path = dataset.joinpath("shards", entry.shard_id[:2], entry.shard_id)
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -98,14 +97,12 @@ class ShardFiles:
             if path.is_symlink() or not path.is_file():
                 yield name, "the file is missing"
                 continue
-            with path.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            digest, size = hash_file(path)
             if digest != file.sha256:
-                size = path.stat().st_size
                 yield name, f"its content differs from the manifest ({size} of {file.bytes} bytes)"
 
 
-def _read_file(path: Path) -> bytes:
+def _read_file(path: DatasetPath) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:

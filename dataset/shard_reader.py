@@ -1,7 +1,6 @@
-"""One shard on disk: its table and its arrays, every small file checked against its hash."""
+"""One shard: its table and its arrays, every small file checked against its hash."""
 
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,9 @@ from numpy.typing import NDArray
 
 from retold.dataset.chunk_cache import ChunkCache
 from retold.dataset.episode_columns import COLUMN_SCHEMA
+from retold.dataset.paths import DatasetPath
+from retold.dataset.remote_array import RemoteArrayReader
+from retold.dataset.remote_path import RemotePath
 from retold.dataset.shard_files import ShardFiles
 from retold.dataset.table import fill_columns
 from retold.dataset.zarr_reader import ArrayReader
@@ -22,7 +24,12 @@ class ShardReader(ShardFiles):
     """Reads one shard. Arrays are opened on first use; scalar columns stay in memory."""
 
     def __init__(
-        self, dataset: Path, entry: ShardEntry, schema: DatasetSchema, *, piecewise: bool = False
+        self,
+        dataset: DatasetPath,
+        entry: ShardEntry,
+        schema: DatasetSchema,
+        *,
+        piecewise: bool = False,
     ) -> None:
         super().__init__(dataset, entry)
         self._piecewise = piecewise
@@ -93,8 +100,17 @@ class ShardReader(ShardFiles):
 
     def open_array(self, path: str, cache: ChunkCache | None) -> ArrayReader:
         """The array of one leaf, opened anew: it lives as long as who asked for it."""
-        self.read_checked(f"arrays/{path}/zarr.json")
-        return ArrayReader(self.path / "arrays" / path, cache)
+        metadata = self.read_checked(f"arrays/{path}/zarr.json")
+        folder = self.path / f"arrays/{path}"
+        if isinstance(folder, RemotePath):
+            start = f"arrays/{path}/"
+            sizes = {
+                name.removeprefix(start): file.bytes
+                for name, file in self.files.items()
+                if name.startswith(start)
+            }
+            return RemoteArrayReader(folder, metadata, cache, sizes)
+        return ArrayReader(folder, metadata, cache)
 
     def _resident_column(self, path: str) -> "NDArray[Any] | _Column":
         if self._piecewise:

@@ -1,8 +1,5 @@
-"""Writing shards: built aside, made durable, named by the hash of their content, moved into place."""
+"""Writing shards: whole and durable before they have a name, which is the hash of their content."""
 
-import os
-import shutil
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,24 +9,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from retold.dataset.files import link_exclusively, sync_folder, write_durably
-from retold.dataset.paths import path_inside
+from retold.dataset.files import create_exclusively, make_folder, write_durably
+from retold.dataset.paths import DatasetPath, path_inside
+from retold.dataset.shard_place import build_aside, list_files, place_shard
 from retold.dataset.table import make_table, write_table
 from retold.dataset.validation import check_episodes
 from retold.dataset.zarr_codec import Profile
 from retold.dataset.zarr_writer import write_array, write_group
-from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import ShardEntry
 from retold.schemas.dataset_schema import TRANSITION_LEAVES, DatasetSchema
 from retold.schemas.episode import Episode, EpisodeRecord
 from retold.schemas.errors import DatasetError
 from retold.schemas.faults import reach
-from retold.schemas.manifest import FileEntry, Manifest
+from retold.schemas.manifest import Manifest
 from retold.schemas.spaces import Leaf
 
 
 def write_raw_shard(
-    dataset: Path,
+    dataset: DatasetPath,
     episodes: Sequence[Episode],
     schema: DatasetSchema,
     *,
@@ -62,7 +59,7 @@ def write_raw_shard(
 
 
 def write_variant_shard(
-    dataset: Path,
+    dataset: DatasetPath,
     table: pa.Table,
     schema: DatasetSchema,
     *,
@@ -87,7 +84,7 @@ def write_variant_shard(
 
 
 def write_goal_variant_shard(
-    dataset: Path,
+    dataset: DatasetPath,
     records: Sequence[EpisodeRecord],
     rewards: Sequence[NDArray[np.float32]],
     schema: DatasetSchema,
@@ -105,36 +102,31 @@ def write_goal_variant_shard(
 
 
 def _write_shard(
-    dataset: Path,
+    dataset: DatasetPath,
     table: pa.Table,
     schema: DatasetSchema,
     fill: Callable[[Path], None],
     profile: Profile,
     kind: str,
 ) -> ShardEntry:
-    """Build under `tmp/`, sync, rename to `shards/<2 hex>/<id>`; an equal target is success."""
-    folder = path_inside(dataset, "tmp", uuid.uuid4().hex)
+    """Build aside, sync, and put at `shards/<2 hex>/<id>`; an equal target is success."""
     steps = int(pc.sum(table["length"]).as_py())
     reach("shard-before")
     try:
         keep_schema(dataset, schema)
-        folder.mkdir(parents=True)
-        fill(folder)
-        reach("shard-inside")
-        write_table(folder / "episodes.parquet", table)
-        manifest = Manifest(
-            files=list_files(folder),
-            episodes=len(table),
-            rows=0 if table["offset"].null_count else steps + len(table),
-            profile=profile,
-        )
-        write_durably(folder / "manifest.json", manifest.encoded)
-        sync_tree(folder)
-        reach("shard-after")
-        place = path_inside(dataset, "shards", manifest.shard_id[:2], manifest.shard_id)
-        move_into_place(folder, place)
+        with build_aside(dataset) as folder:
+            fill(folder)
+            reach("shard-inside")
+            write_table(folder / "episodes.parquet", table)
+            manifest = Manifest(
+                files=list_files(folder),
+                episodes=len(table),
+                rows=0 if table["offset"].null_count else steps + len(table),
+                profile=profile,
+            )
+            write_durably(folder / "manifest.json", manifest.encoded)
+            place_shard(folder, dataset, manifest.shard_id)
     except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
         raise DatasetError(
             f"{dataset}: a shard cannot be written: {error.strerror}. Nothing was committed; free "
             f"space or check permissions, then run again."
@@ -210,59 +202,9 @@ def _starts(counts: Sequence[int]) -> list[int]:
     return [0, *np.cumsum(counts)[:-1].tolist()]
 
 
-def keep_schema(dataset: Path, schema: DatasetSchema) -> None:
+def keep_schema(dataset: DatasetPath, schema: DatasetSchema) -> None:
     """Write a schema into a dataset that does not have it yet."""
     path = path_inside(dataset, "schemas", f"{schema.sha256}.json")
     if not path.exists():
-        path.parent.mkdir(exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        write_durably(temporary, schema.encoded)
-        link_exclusively(temporary, path)
-
-
-def list_files(folder: Path) -> tuple[FileEntry, ...]:
-    """Every file below a folder, as a manifest names it."""
-    entries = []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        content = path.read_bytes()
-        name = path.relative_to(folder).as_posix()
-        entries.append(FileEntry(name, len(content), sha256_hex(content)))
-    return tuple(sorted(entries, key=lambda entry: entry.path))
-
-
-def sync_tree(folder: Path) -> None:
-    """Make a folder and all that is in it durable."""
-    for root, _, names in os.walk(folder):
-        for name in names:
-            descriptor = os.open(Path(root, name), os.O_RDONLY)
-            os.fsync(descriptor)
-            os.close(descriptor)
-        sync_folder(Path(root))
-
-
-def move_into_place(folder: Path, target: Path) -> None:
-    """Give a whole, durable shard its name; an equal one that has it already is success.
-
-    That one may have been left long ago, and `gc` may be about to take it: it is made young, and
-    if it went meanwhile, the new one takes the place.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    reach("rename-before")
-    while True:
-        try:
-            os.rename(folder, target)
-            break
-        except OSError:
-            if not target.is_dir():
-                raise
-        try:
-            # The name is a hash of the content: what stands there is the same shard.
-            os.utime(target / "manifest.json")
-            shutil.rmtree(folder)
-            break
-        except FileNotFoundError:
-            continue
-    reach("rename-inside")
-    sync_folder(target.parent)
-    sync_folder(target.parent.parent)
-    reach("rename-after")
+        make_folder(path.parent)
+        create_exclusively(path, schema.encoded)

@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from retold.dataset.log import CommitLog
-from retold.dataset.paths import split_snapshot
+from retold.dataset.paths import DatasetPath, split_snapshot
 from retold.schemas.commit import Commit, Snapshot
 from retold.schemas.errors import ConflictError, DatasetError, UsageError
 
@@ -13,7 +12,7 @@ TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 """A tag begins with a letter: what begins with a digit is a commit's number."""
 
 
-def open_log(path: Path) -> tuple[CommitLog, Snapshot | None]:
+def open_log(path: DatasetPath) -> tuple[CommitLog, Snapshot | None]:
     """The log of `DATASET` or `DATASET@12`, and the snapshot that is meant: the head without `@`.
 
     Raises:
@@ -24,7 +23,7 @@ def open_log(path: Path) -> tuple[CommitLog, Snapshot | None]:
     return log, log.head() if name is None else find_snapshot(log, name)
 
 
-def open_log_to_write(path: Path) -> CommitLog:
+def open_log_to_write(path: DatasetPath) -> CommitLog:
     """The log of a dataset that a command is about to change.
 
     Raises:

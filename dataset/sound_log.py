@@ -1,14 +1,13 @@
 """What can be told of a damaged log: its commits up to the first damage, and what was live at its end."""
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from retold.dataset.commit_files import commit_path, read_latest
 from retold.dataset.dataset_file import read_dataset_id
-from retold.dataset.paths import path_inside
+from retold.dataset.files import list_names
+from retold.dataset.paths import DatasetPath, path_inside
 from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import Commit, ShardEntry, Snapshot, SourceEntry
 from retold.schemas.errors import DatasetError, FormatError, RetoldError
@@ -31,7 +30,7 @@ class SoundLog:
     """What is damaged."""
 
 
-def read_sound_log(dataset: Path) -> SoundLog:
+def read_sound_log(dataset: DatasetPath) -> SoundLog:
     """The sound part of a dataset's log.
 
     Raises:
@@ -72,14 +71,15 @@ def read_sound_log(dataset: Path) -> SoundLog:
     )
 
 
-def _read_files(dataset: Path) -> tuple[dict[int, tuple[Commit, bytes]], list[str]]:
+def _read_files(dataset: DatasetPath) -> tuple[dict[int, tuple[Commit, bytes]], list[str]]:
     """Commits that can be read, each on its own, by number; and what is wrong with the others."""
     folder = path_inside(dataset, "commits")
-    if not folder.is_dir():
+    names = list_names(folder)
+    if not names:
         raise DatasetError(f"{dataset}: there is no dataset here (it has no commits).")
     files: dict[int, tuple[Commit, bytes]] = {}
     left: list[str] = []
-    for name in sorted(os.listdir(folder)):
+    for name in names:
         match = re.fullmatch(r"([0-9]{8})\.json", name)
         if not match:
             continue
@@ -97,7 +97,9 @@ def _read_files(dataset: Path) -> tuple[dict[int, tuple[Commit, bytes]], list[st
     return files, left
 
 
-def _drop_disowned(dataset: Path, files: dict[int, tuple[Commit, bytes]], left: list[str]) -> None:
+def _drop_disowned(
+    dataset: DatasetPath, files: dict[int, tuple[Commit, bytes]], left: list[str]
+) -> None:
     """Leave out commits that are not what the next one names: they were changed."""
     for number in sorted(files):
         if number + 1 in files:
@@ -108,7 +110,7 @@ def _drop_disowned(dataset: Path, files: dict[int, tuple[Commit, bytes]], left: 
 
 
 def _find_dataset_id(
-    dataset: Path, files: Mapping[int, tuple[Commit, bytes]], left: list[str]
+    dataset: DatasetPath, files: Mapping[int, tuple[Commit, bytes]], left: list[str]
 ) -> str:
     """The id that the commits say, or else `dataset.json`."""
     said = [commit.dataset_id for commit, _ in files.values() if commit.dataset_id is not None]

@@ -1,14 +1,20 @@
 """Finding the datasets that variants refer to."""
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from retold.dataset.log import CommitLog
+from retold.dataset.paths import DatasetPath, dataset_path
+from retold.dataset.remote_path import RemotePath, is_url
 from retold.schemas.commit import SourceEntry
 from retold.schemas.errors import DatasetError, RetoldError, UsageError
 
 
-def find_source(log: CommitLog, through: int, dataset_id: str, moved_to: Path | None) -> Path:
+def find_source(
+    log: CommitLog, through: int, dataset_id: str, moved_to: DatasetPath | None
+) -> DatasetPath:
     """Where a source dataset is now.
 
     Its recorded locations are tried in order, relative ones against the referring dataset. A place
@@ -44,7 +50,7 @@ def find_source(log: CommitLog, through: int, dataset_id: str, moved_to: Path | 
     )
 
 
-def parse_moved(texts: Sequence[str], datasets: Sequence[Path]) -> dict[str, Path]:
+def parse_moved(texts: Sequence[str], datasets: Sequence[DatasetPath]) -> dict[str, DatasetPath]:
     """Where sources have moved, by dataset id, from texts such as `OLD=NEW`.
 
     Args:
@@ -60,7 +66,7 @@ def parse_moved(texts: Sequence[str], datasets: Sequence[Path]) -> dict[str, Pat
             for dataset_id, entry in commit.sources.items():
                 names = (dataset_id, *entry.locations, *map(str, _places(path, entry)))
                 known |= dict.fromkeys(names, dataset_id)
-    moved: dict[str, Path] = {}
+    moved: dict[str, DatasetPath] = {}
     for text in texts:
         old, separator, new = text.partition("=")
         if not (old and separator and new):
@@ -70,12 +76,30 @@ def parse_moved(texts: Sequence[str], datasets: Sequence[Path]) -> dict[str, Pat
             raise UsageError(
                 f"--source is {text!r}, but no variant refers to {old}. What they refer to: {listed}."
             )
-        moved[known[old]] = Path(new)
+        moved[known[old]] = dataset_path(new)
     return moved
 
 
+def source_locations(source: DatasetPath, referrer: DatasetPath) -> tuple[str, ...]:
+    """Where a source is, as a commit records it: first seen from who refers to it, then in full.
+
+    Two datasets that are moved together so still find each other.
+    """
+    absolute = str(source.resolve())
+    relative: str | None = None
+    if isinstance(source, RemotePath) and isinstance(referrer, RemotePath):
+        relative = source.location_from(referrer)
+    elif isinstance(source, Path) and isinstance(referrer, Path):
+        relative = os.path.relpath(absolute, referrer.resolve())
+    return (absolute,) if relative is None else (relative, absolute)
+
+
 def explain_dangling(
-    referrer: Path, episode_id: str, source_episode_id: str, source: Path, source_dataset_id: str
+    referrer: DatasetPath,
+    episode_id: str,
+    source_episode_id: str,
+    source: DatasetPath,
+    source_dataset_id: str,
 ) -> str:
     """What to say of a variant whose source is not there."""
     return (
@@ -85,14 +109,21 @@ def explain_dangling(
     )
 
 
-def _places(referrer: Path, entry: SourceEntry) -> list[Path]:
-    return [
-        Path(location) if Path(location).is_absolute() else (referrer / location).resolve()
-        for location in entry.locations
-    ]
+def _places(referrer: DatasetPath, entry: SourceEntry) -> list[DatasetPath]:
+    """Where the recorded locations lead, seen from who refers."""
+    places: list[DatasetPath] = []
+    for location in entry.locations:
+        if is_url(location) or os.path.isabs(location):
+            places.append(dataset_path(location))
+        elif isinstance(referrer, Path):
+            places.append((referrer / location).resolve())
+        else:
+            with suppress(UsageError):  # it leads out of the store
+                places.append(referrer.follow(location))
+    return places
 
 
-def _why_not(place: Path, entry: SourceEntry) -> str | None:
+def _why_not(place: DatasetPath, entry: SourceEntry) -> str | None:
     """Why a place does not hold the source, or None if it does."""
     if not (place / "dataset.json").exists():
         return f"{place} is no dataset"

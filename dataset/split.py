@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retold.dataset.derive import Selection, refuse_existing, write_dataset
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.schemas.errors import DatasetError, UsageError
 
@@ -14,7 +15,7 @@ from retold.schemas.errors import DatasetError, UsageError
 class SplitConfig:
     """What `retold split` is asked."""
 
-    dataset: Path
+    dataset: DatasetPath
     """Dataset to split, or a snapshot (`DATASET@12`). It is never written to."""
     train: Path
     """Dataset to make of most episodes; must not exist."""

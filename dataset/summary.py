@@ -1,15 +1,15 @@
 """What `retold info` says of a dataset."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.schemas.vocabulary import GoalVocabulary
 
 
-def summarize(path: Path) -> dict[str, Any]:
+def summarize(path: DatasetPath) -> dict[str, Any]:
     """A dataset's counts, statistics and lineage, as plain JSON values."""
     with DatasetReader.open(path) as reader:
         lengths = reader.lengths

@@ -1,13 +1,12 @@
 """What an episode must satisfy before it may be written."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from retold.dataset.paths import is_plain_path
+from retold.dataset.paths import DatasetPath, is_plain_path
 from retold.schemas.dataset_schema import TRANSITION_LEAVES, DatasetSchema
 from retold.schemas.episode import Episode
 from retold.schemas.errors import DatasetError, FormatError
@@ -28,7 +27,9 @@ def check_field_paths(where: str, schema: DatasetSchema) -> None:
             )
 
 
-def check_episodes(dataset: Path, episodes: Sequence[Episode], schema: DatasetSchema) -> None:
+def check_episodes(
+    dataset: DatasetPath, episodes: Sequence[Episode], schema: DatasetSchema
+) -> None:
     """Refuse episodes that break the format, naming the first fault.
 
     Raises:

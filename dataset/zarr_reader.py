@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retold.dataset.chunk_cache import ChunkCache
+from retold.dataset.paths import DatasetPath
 from retold.dataset.zarr_codec import CRC_BYTES, decode_chunk
 from retold.schemas.errors import FormatError
 
@@ -21,25 +22,32 @@ finding the address of a slice takes as long as copying 20 KB."""
 
 
 class ArrayReader:
-    """One array on disk. Shards are mapped and their indices parsed once, on first use.
+    """One array on disk. Shards are mapped and their indices parsed once, on first use."""
 
-    The caller has checked the hash of `zarr.json`; everything else is verified here.
-    """
+    def __init__(
+        self, folder: DatasetPath, encoded_metadata: bytes, cache: ChunkCache | None = None
+    ) -> None:
+        """Open an array.
 
-    def __init__(self, folder: Path, cache: ChunkCache | None = None) -> None:
+        Args:
+            folder: the array's.
+            encoded_metadata: the content of its `zarr.json`, whose hash the caller has checked;
+                everything else is verified here.
+            cache: keeps decoded chunks.
+        """
         self.folder = folder
-        metadata = json.loads((folder / "zarr.json").read_bytes())
         try:
+            metadata = json.loads(encoded_metadata)
             sharding = metadata["codecs"][0]["configuration"]
             self.shape: tuple[int, ...] = tuple(metadata["shape"])
             self.dtype: np.dtype[Any] = np.dtype(metadata["data_type"]).newbyteorder("<")
             self._shard_rows: int = metadata["chunk_grid"]["configuration"]["chunk_shape"][0]
             self._chunk_rows: int = sharding["chunk_shape"][0]
             self._codec: str = sharding["codecs"][1]["name"]
-        except (KeyError, IndexError, TypeError) as error:
+        except (KeyError, IndexError, TypeError, ValueError) as error:
             raise FormatError(
                 f"{folder / 'zarr.json'}: this is not an array as docs/format.md describes it "
-                f"({error!r} is missing). Find all damage with `retold audit`."
+                f"({error!r}). Find all damage with `retold audit`."
             ) from error
         self._cache = cache
         self.row_bytes = int(self.dtype.itemsize * math.prod(self.shape[1:]))
@@ -126,17 +134,22 @@ class ArrayReader:
             body, checksum = content[offset:middle], content[middle:end]
             decode_chunk(self._codec, body, checksum, chunk, address)
         except ValueError as error:
-            raise FormatError(
-                f"{self._shard_path(shard)}: {error} (rows {number * self._chunk_rows} to "
-                f"{(number + 1) * self._chunk_rows - 1}). Find all damage with `retold audit`."
-            ) from error
+            raise self._damage(number, error) from error
 
-    def _shard_path(self, shard: int) -> Path:
+    def _damage(self, number: int, error: ValueError) -> FormatError:
+        return FormatError(
+            f"{self._shard_path(number // self._chunks_per_shard)}: {error} (rows "
+            f"{number * self._chunk_rows} to {(number + 1) * self._chunk_rows - 1}). Find all "
+            f"damage with `retold audit`."
+        )
+
+    def _shard_path(self, shard: int) -> DatasetPath:
         return self.folder.joinpath("c", str(shard), *("0" for _ in self.shape[1:]))
 
     def _map_shard(self, shard: int) -> tuple[mmap.mmap, memoryview]:
-        """The mapped file, and its index: offset and length of each chunk in turn."""
+        """The mapped file, and its index."""
         path = self._shard_path(shard)
+        assert isinstance(path, Path), path
         try:
             with path.open("rb") as file:
                 content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -144,14 +157,22 @@ class ArrayReader:
             raise FormatError(
                 f"{path}: the file is missing or empty. Find all damage with `retold audit`."
             ) from error
-        index_bytes = 16 * self._chunks_per_shard
-        encoded = content[-(index_bytes + 4) :]
-        index, checksum = encoded[:-4], int.from_bytes(encoded[-4:], "little")
-        if len(encoded) != index_bytes + 4 or google_crc32c.value(index) != checksum:
+        return content, self._parse_index(shard, content[-self._index_bytes :])
+
+    @property
+    def _index_bytes(self) -> int:
+        """Bytes at the end of a shard that hold its index and the index's checksum."""
+        return int(16 * self._chunks_per_shard) + CRC_BYTES
+
+    def _parse_index(self, shard: int, encoded: bytes) -> memoryview:
+        """Offset and length of each chunk in turn."""
+        index, checksum = encoded[:-CRC_BYTES], int.from_bytes(encoded[-CRC_BYTES:], "little")
+        if len(encoded) != self._index_bytes or google_crc32c.value(index) != checksum:
             raise FormatError(
-                f"{path}: the shard index is damaged. Find all damage with `retold audit`."
+                f"{self._shard_path(shard)}: the shard index is damaged. Find all damage with "
+                f"`retold audit`."
             )
-        return content, np.frombuffer(index, "<u8").astype(np.uint64).data
+        return np.frombuffer(index, "<u8").astype(np.uint64).data
 
 
 class _Scratch(local):

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.dataset.shard_reader import ShardReader
 from retold.relabel.goal_audit import audit_goal_variants
@@ -23,7 +23,7 @@ from retold.schemas.instruction import REWARD_VERSION
 _TODO = "Retell or collect it again."
 
 
-def audit_rewards(path: Path) -> list[Finding]:
+def audit_rewards(path: DatasetPath) -> list[Finding]:
     """Everything in which a dataset's rewards differ from the instruction reward function."""
     with DatasetReader.open(path) as reader:
         return [

@@ -1,6 +1,5 @@
 """`retold relabel`: retell the episodes of a dataset under instructions they happened to follow."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,6 +10,7 @@ from retold.dataset.log import CommitLog
 from retold.dataset.paths import split_snapshot
 from retold.dataset.pins import pin
 from retold.dataset.reader import DatasetReader
+from retold.dataset.sources import source_locations
 from retold.relabel.config import RelabelConfig
 from retold.relabel.generation import (
     Generation,
@@ -105,7 +105,12 @@ def relabel(config: RelabelConfig) -> RelabelResult:
                     operation="relabel",
                     base=base,
                     added=[result.entry for result in part if result.entry is not None],
-                    sources={snapshot.dataset_id: SourceEntry(snapshot, _locations(config))},
+                    sources={
+                        snapshot.dataset_id: SourceEntry(
+                            snapshot,
+                            source_locations(split_snapshot(config.source)[0], config.target),
+                        )
+                    },
                     details=_details(generation, part),
                     check=partial(refuse_repeats, log, generation, part),
                 )
@@ -174,9 +179,3 @@ def _summarize(
         bytes_per_variant=sum(e.bytes for e in entries) / variants if variants else None,
         snapshot=None if head is None else head.number,
     )
-
-
-def _locations(config: RelabelConfig) -> tuple[str, ...]:
-    """Relative first, so that two datasets moved together still find each other."""
-    source = split_snapshot(config.source)[0].resolve()
-    return os.path.relpath(source, config.target.resolve()), str(source)

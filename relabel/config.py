@@ -1,9 +1,9 @@
 """What `retold relabel` is asked."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from retold.dataset.expression import parse_condition
+from retold.dataset.paths import DatasetPath
 from retold.relabel.goal_reward import check_goal_reward, distance_of
 from retold.relabel.options import RelabelOptions
 from retold.relabel.shard_task import FILTER_COLUMNS
@@ -15,9 +15,9 @@ from retold.schemas.errors import UsageError
 class RelabelConfig:
     """What `retold relabel` is asked."""
 
-    source: Path
+    source: DatasetPath
     """Dataset whose episodes are retold. It is never changed."""
-    target: Path
+    target: DatasetPath
     """Dataset of variants to append to; made if there is none."""
     strategy: str = "some"
     """How goals are chosen: some, all, all-or-nothing, rare, rare-in-episode, chain, final, future,

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.relabel.source_shard import column, ragged_column, read_batches
 from retold.relabel.statistics import GoalCounts, count_goals
@@ -73,7 +73,7 @@ class Coverage:
     variants_per_episode: float | None
 
 
-def measure_coverage(path: Path) -> Coverage:
+def measure_coverage(path: DatasetPath) -> Coverage:
     """The coverage of a dataset: its own episodes, or its variants next to their sources.
 
     Raises:

@@ -1,11 +1,11 @@
 """One episode and all that it was told to be: its goal events beside every instruction put to it."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow.compute as pc
 
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.relabel.source_shard import read_batches
 from retold.schemas.episode import EpisodeRecord
@@ -57,7 +57,7 @@ class Explanation:
     """`[moments]`, by step: every transition with goal events."""
 
 
-def explain_episode(path: Path, episode: str) -> Explanation:
+def explain_episode(path: DatasetPath, episode: str) -> Explanation:
     """The time line of an episode, or of the source of a variant.
 
     Args:

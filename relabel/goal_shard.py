@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from retold.dataset.paths import DatasetPath
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.shard_writer import write_goal_variant_shard
 from retold.dataset.table import record_from_row
@@ -28,7 +28,7 @@ def reach_of(options: RelabelOptions) -> float | None:
 
 
 def retell_goal_shard(
-    source: SourceShard, target: Path, options: RelabelOptions, statistics: None = None
+    source: SourceShard, target: DatasetPath, options: RelabelOptions, statistics: None = None
 ) -> ShardResult:
     """Retell the raw episodes of a goal-conditioned shard, in order; bytes follow from the arguments."""
     assert options.goal_reward is not None and statistics is None

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from retold.dataset.expression import parse_condition
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import read_schema
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.shard_writer import write_variant_shard
@@ -32,7 +32,7 @@ FILTER_COLUMNS = (*(name for name in TABLE_SCHEMA.names if name not in _PLACEMEN
 class SourceShard:
     """A raw shard to be retold."""
 
-    dataset: Path
+    dataset: DatasetPath
     dataset_id: str
     entry: ShardEntry
     condition: str | None = None
@@ -62,7 +62,7 @@ class ShardResult:
 
 def retell_shard(
     source: SourceShard,
-    target: Path,
+    target: DatasetPath,
     options: RelabelOptions,
     statistics: GoalStatistics | None = None,
 ) -> ShardResult:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 
 from retold.dataset.episode_columns import UNKNOWN
 from retold.dataset.log import CommitLog
-from retold.dataset.paths import split_snapshot
+from retold.dataset.paths import DatasetPath, split_snapshot
 from retold.dataset.pins import pin
 from retold.dataset.reader import DatasetReader
 from retold.dataset.sampler import WindowSampler
@@ -252,7 +251,7 @@ def _wait_for_data(config: TrainConfig, stopped: Callable[[], int]) -> None:
             time.sleep(_WAIT_SECONDS)
 
 
-def _has_episodes(path: Path) -> bool:
+def _has_episodes(path: DatasetPath) -> bool:
     if not (path / "dataset.json").exists() or CommitLog.open(path).head() is None:
         return False
     with DatasetReader.open(path) as reader:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from retold.dataset.paths import DatasetPath
 from retold.policy.architecture import ArchitectureConfig
 from retold.schemas.errors import UsageError
 
@@ -20,7 +21,7 @@ class TrainConfig:
 
     run: Path
     """Folder of the run: checkpoints, metrics and published policies."""
-    data: tuple[Path, ...] = ()
+    data: tuple[DatasetPath, ...] = ()
     """Dataset to learn from; may be given several times. It is never changed."""
     weight: tuple[float, ...] = ()
     """Share of windows from the dataset before it, in any scale; all equal if none is given."""
