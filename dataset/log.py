@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from retold.dataset.commit_files import (
     commit_path,
     publish_commit,
     read_commit,
+    read_commits_ahead,
+    read_latest,
 )
 from retold.dataset.dataset_file import create_dataset, read_dataset_id
 from retold.dataset.files import touch_file
@@ -186,6 +189,13 @@ class CommitLog:
                 return Snapshot(self.dataset_id, commit.number, commit.sha256)
             head = self.head()
 
+    def _numbers_ahead(self) -> range:
+        """Commits that are known to be there and are not read; on disk it does not matter."""
+        if isinstance(self.path, Path):
+            return range(0)
+        latest = read_latest(self.path, self.dataset_id)
+        return range(self._count, 0 if latest is None else latest + 1)
+
     @property
     def _count(self) -> int:
         return self._first + len(self._commits)
@@ -261,9 +271,11 @@ class CommitLog:
         """Read commits until the first missing number; each must name the one before by hash."""
         if not self._commits and self._from_checkpoint:
             self._start_at_checkpoint()
+        ahead = read_commits_ahead(self.path, self._numbers_ahead())
         while True:
             parent = self._hashes[-1] if self._hashes else None
-            found = read_commit(self.path, self._count, self.dataset_id, parent)
+            encoded = ahead.get(self._count)
+            found = read_commit(self.path, self._count, self.dataset_id, parent, encoded)
             if found is not None:
                 apply_commit(self._live, found[0], self.path)
                 self._commits.append(found[0])
@@ -286,9 +298,10 @@ class CommitLog:
             return
         commits: list[Commit] = []
         hashes: list[str] = []
+        ahead = read_commits_ahead(self.path, range(self._first))
         for number in range(self._first):
             parent = hashes[-1] if hashes else None
-            found = read_commit(self.path, number, self.dataset_id, parent)
+            found = read_commit(self.path, number, self.dataset_id, parent, ahead.get(number))
             if found is None:
                 raise FormatError(
                     f"{commit_path(self.path, number)}: this commit is missing. Restore it from a "

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from retold.dataset.episode_columns import EpisodeColumns, make_columns
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath, dataset_path, path_inside
+from retold.dataset.shard_files import fetch_ahead
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.snapshot_names import open_log, refuse_dropped
 from retold.dataset.sources import explain_dangling, find_source
@@ -71,6 +72,7 @@ class DatasetReader:
         ]
         self._schemas = schemas
         self._use_checkpoint()
+        fetch_ahead([s for s in self._shards if "table" not in s.__dict__], ["episodes.parquet"])
         self._first_rows = np.cumsum([0, *(entry.episodes for entry in self.shards)]).tolist()
         self._source_paths = dict(sources)
         self._sources: dict[str, DatasetReader] = {}

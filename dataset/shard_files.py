@@ -1,7 +1,8 @@
 """The files of one shard, each checked against its hash: manifest, table, everything small."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from retold.dataset.files import hash_file
 from retold.dataset.paths import DatasetPath, is_plain_path, path_inside, refuse_links
+from retold.dataset.remote_path import RemotePath
 from retold.dataset.table import TABLE_SCHEMA
 from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import ShardEntry
@@ -27,6 +29,7 @@ class ShardFiles:
         self.dataset = dataset
         self.entry = entry
         self.path = dataset.joinpath("shards", entry.shard_id[:2], entry.shard_id)
+        self._fetched: dict[str, bytes] = {}
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -34,7 +37,7 @@ class ShardFiles:
         path_inside(self.dataset, "shards", self.entry.shard_id[:2], self.entry.shard_id)
         refuse_links(self.path)
         path = self.path / "manifest.json"
-        content = _read_file(path)
+        content = self._read("manifest.json")
         if sha256_hex(content) != self.entry.sha256:
             raise FormatError(
                 f"{path}: it is not what the commit names (its hash differs). {_RESTORE}."
@@ -85,7 +88,7 @@ class ShardFiles:
         file = self.files.get(name)
         if file is None:
             raise FormatError(f"{self.path}: the shard has no {name}. {_RESTORE}.")
-        content = _read_file(self.path / name)
+        content = self._read(name)
         if sha256_hex(content) != file.sha256:
             raise FormatError(f"{self.path / name}: it was changed (its hash differs). {_RESTORE}.")
         return content
@@ -101,9 +104,37 @@ class ShardFiles:
             if digest != file.sha256:
                 yield name, f"its content differs from the manifest ({size} of {file.bytes} bytes)"
 
+    def _read(self, name: str) -> bytes:
+        if name in self._fetched:
+            return self._fetched.pop(name)
+        path = self.path / name
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise FormatError(
+                f"{path}: it cannot be read: {error.strerror}. {_RESTORE}."
+            ) from error
 
-def _read_file(path: DatasetPath) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise FormatError(f"{path}: it cannot be read: {error.strerror}. {_RESTORE}.") from error
+
+def fetch_ahead(shards: Sequence[ShardFiles], names: Sequence[str]) -> None:
+    """Fetch small files of shards, and their manifests, at once, where they lie on a store.
+
+    What is missing is left for its reader to find. On disk nothing is done: reading in turn takes
+    no longer.
+    """
+    _fetch([shard for shard in shards if "manifest" not in shard.__dict__], ["manifest.json"])
+    _fetch(shards, names)
+
+
+def _fetch(shards: Sequence[ShardFiles], names: Sequence[str]) -> None:
+    if not shards or not isinstance(dataset := shards[0].dataset, RemotePath):
+        return
+    files = {
+        f"shards/{shard.entry.shard_id[:2]}/{shard.entry.shard_id}/{name}": (shard, name)
+        for shard in shards
+        for name in names
+    }
+    with suppress(OSError):  # whoever reads the file says so
+        for path, content in dataset.read_files(list(files)).items():
+            shard, name = files[path]
+            shard._fetched[name] = content

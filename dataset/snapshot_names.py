@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath, split_snapshot
+from retold.dataset.remote_path import RemotePath
 from retold.schemas.commit import Commit, Snapshot
 from retold.schemas.errors import ConflictError, DatasetError, UsageError
 
@@ -59,6 +60,8 @@ def refuse_dropped(log: CommitLog, snapshot: Snapshot) -> None:
     Raises:
         DatasetError: `gc` dropped some of them, or they are missing.
     """
+    if isinstance(log.path, RemotePath):
+        return  # `gc` works in folders only
     live = {entry.shard_id for entry in log.live_shards()}
     for entry in log.live_shards(snapshot.number):
         shard_id = entry.shard_id

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from retold.dataset.chunk_cache import ChunkCache
 from retold.dataset.reader import DatasetReader
+from retold.dataset.remote_array import ArrayRead, read_arrays
+from retold.dataset.remote_path import RemotePath
+from retold.dataset.shard_files import fetch_ahead
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.zarr_reader import ArrayReader
 from retold.schemas.dataset_schema import DatasetSchema
@@ -35,6 +38,7 @@ class StepStore:
         pool: ThreadPoolExecutor | None,
     ) -> None:
         self._cache, self._pool = cache, pool
+        self._is_remote = isinstance(reader.path, RemotePath)
         self._shards = reader.raw_shards
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(reader.columns.length + 1)])
         rows = [0]
@@ -87,6 +91,8 @@ class StepStore:
             other.result()
 
     def _is_threaded(self, path: str, spans: list[Span]) -> bool:
+        if self._is_remote:
+            return False  # everything is asked for at once already
         return len(spans) > 1 and self._array(spans[0][0], path)[0].chunk_bytes >= _THREADED_BYTES
 
     def _read_spans(self, path: str, spans: list[Span]) -> None:
@@ -94,9 +100,16 @@ class StepStore:
             for start, stop, out in spans:
                 out[:] = self._read_rows(path, start, stop)
             return
+        if self._is_remote:
+            self._open_arrays(path, [start for start, _, _ in spans])
+        reads = []
         for start, stop, out in spans:
             array, base = self._array(start, path)
-            array.read(start - base, stop - base, out)
+            if self._is_remote:
+                reads.append(ArrayRead(array, start - base, out))
+            else:
+                array.read(start - base, stop - base, out)
+        read_arrays(reads)
 
     def _read_rows(self, path: str, start: int, stop: int) -> NDArray[Any]:
         if self._leaves[path].is_ragged:
@@ -114,6 +127,12 @@ class StepStore:
         if array is None:
             array = arrays[place] = self._shards[place].open_array(path, self._cache)
         return array, self._starts[place]
+
+    def _open_arrays(self, path: str, starts: list[int]) -> None:
+        """Open the arrays that hold some rows, what they need fetched at once."""
+        places = {bisect_right(self._starts, start) - 1 for start in starts}
+        missing = sorted(places - self._arrays[path].keys())
+        fetch_ahead([self._shards[place] for place in missing], [f"arrays/{path}/zarr.json"])
 
     def _plan(self, reader: DatasetReader, budget_bytes: int) -> None:
         """Choose the leaves that are kept, smallest first."""
@@ -160,16 +179,24 @@ class _ResidentColumn:
     ) -> NDArray[Any]:
         if not self._is_whole:
             places = np.searchsorted(self._first_rows, first, side="right") - 1
-            missing = np.unique(places[~self._is_loaded[places]])
-            for place in missing.tolist():
-                self._load(shards[place], place)
+            self._load(shards, np.unique(places[~self._is_loaded[places]]).tolist())
             self._is_whole = bool(self._is_loaded.all())
         values: NDArray[Any] = self._values.take(rows, mode="clip")
         return values
 
-    def _load(self, shard: ShardReader, place: int) -> None:
+    def _load(self, shards: tuple[ShardReader, ...], places: list[int]) -> None:
+        fetch_ahead([shards[place] for place in places], [f"arrays/{self._path}/zarr.json"])
+        reads = []
+        for place in places:
+            first, end = self._first_rows[place : place + 2].tolist()
+            array = shards[place].open_array(self._path, None)
+            reads.append(ArrayRead(array, 0, np.empty(end - first, array.dtype)))
+        read_arrays(reads)
+        for place, read in zip(places, reads, strict=True):
+            self._keep(shards[place], place, read.out)
+
+    def _keep(self, shard: ShardReader, place: int, stored: NDArray[Any]) -> None:
         first, end = self._first_rows[place : place + 2].tolist()
-        stored = shard.open_array(self._path, None).read(0, end - first)
         rows = self._values[first:end]
         rows[:] = stored
         if not np.array_equal(rows, stored, equal_nan=stored.dtype.kind == "f"):

@@ -21,6 +21,7 @@ from retold.dataset.audit import audit_structure
 from retold.dataset.compact import CompactConfig, compact
 from retold.dataset.evict import EvictConfig, evict
 from retold.dataset.log import CommitLog
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.dataset.shard_files import ShardFiles
 from retold.dataset.shard_writer import write_raw_shard
@@ -71,7 +72,7 @@ def make_tiny_episode(number: int) -> Episode:
 class Race:
     """Who runs, and for how long."""
 
-    location: Path
+    location: DatasetPath
     """The dataset, which exists."""
     acknowledged: Path
     """Folder in which appenders note what was acknowledged to them."""
