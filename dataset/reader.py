@@ -74,6 +74,7 @@ class DatasetReader:
         self._use_checkpoint()
         fetch_ahead([s for s in self._shards if "table" not in s.__dict__], ["episodes.parquet"])
         self._first_rows = np.cumsum([0, *(entry.episodes for entry in self.shards)]).tolist()
+        self._shard_numbers = {entry.shard_id: n for n, entry in enumerate(self.shards)}
         self._source_paths = dict(sources)
         self._sources: dict[str, DatasetReader] = {}
 
@@ -216,11 +217,11 @@ class DatasetReader:
 
     def shard_reader(self, shard_id: str) -> ShardReader:
         """A live shard."""
-        return next(shard for shard in self._shards if shard.entry.shard_id == shard_id)
+        return self._shards[self._shard_numbers[shard_id]]
 
     def shard_rows(self, shard_id: str) -> range:
         """The rows of a live shard's episodes."""
-        number = [entry.shard_id for entry in self.shards].index(shard_id)
+        number = self._shard_numbers[shard_id]
         return range(self._first_rows[number], self._first_rows[number + 1])
 
     def read_events(self, row: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from retold.dataset.files import hash_file
-from retold.dataset.paths import DatasetPath, is_plain_path, path_inside, refuse_links
+from retold.dataset.paths import DatasetPath, is_plain_path, path_inside
 from retold.dataset.remote_path import RemotePath
 from retold.dataset.table import TABLE_SCHEMA
 from retold.schemas.canonical import sha256_hex
@@ -35,7 +35,6 @@ class ShardFiles:
     def manifest(self) -> Manifest:
         """The shard's table of contents, checked against the commit."""
         path_inside(self.dataset, "shards", self.entry.shard_id[:2], self.entry.shard_id)
-        refuse_links(self.path)
         path = self.path / "manifest.json"
         content = self._read("manifest.json")
         if sha256_hex(content) != self.entry.sha256:
@@ -107,7 +106,7 @@ class ShardFiles:
     def _read(self, name: str) -> bytes:
         if name in self._fetched:
             return self._fetched.pop(name)
-        path = self.path / name
+        path = path_inside(self.path, *name.split("/"))
         try:
             return path.read_bytes()
         except OSError as error:

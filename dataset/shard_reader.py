@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from retold.dataset.chunk_cache import ChunkCache
 from retold.dataset.episode_columns import COLUMN_SCHEMA
-from retold.dataset.paths import DatasetPath
+from retold.dataset.paths import DatasetPath, refuse_links
 from retold.dataset.remote_array import RemoteArrayReader
 from retold.dataset.remote_path import RemotePath
 from retold.dataset.shard_files import ShardFiles
@@ -46,7 +46,8 @@ class ShardReader(ShardFiles):
         content = self.read_checked("episodes.parquet")
         try:
             file = pq.ParquetFile(pa.BufferReader(content))
-            names = [name for name in COLUMN_SCHEMA.names if name in file.schema_arrow.names]
+            stored = set(file.schema_arrow.names)
+            names = [name for name in COLUMN_SCHEMA.names if name in stored]
             table = fill_columns(file.read(names, use_threads=False), COLUMN_SCHEMA)
             table = table if table.schema == COLUMN_SCHEMA else table.cast(COLUMN_SCHEMA)
         except (pa.ArrowException, OSError, ValueError, KeyError):
@@ -102,6 +103,7 @@ class ShardReader(ShardFiles):
         """The array of one leaf, opened anew: it lives as long as who asked for it."""
         metadata = self.read_checked(f"arrays/{path}/zarr.json")
         folder = self.path / f"arrays/{path}"
+        refuse_links(folder)
         if isinstance(folder, RemotePath):
             start = f"arrays/{path}/"
             sizes = {
