@@ -12,21 +12,20 @@ import numpy as np
 from numcodecs import blosc
 from numpy.typing import NDArray
 
-_HEADER_BYTES = 16
 _SIZES = struct.Struct("<III")
 """Bytes 4 to 15 of a Blosc chunk: decoded bytes, block bytes, encoded bytes."""
 
 
-def decompress_blosc(body: bytes, target: NDArray[Any], address: int) -> None:
-    """Fill a contiguous array, which begins at `address`, from one Blosc chunk.
+def decompress_blosc(body: bytes, target: NDArray[Any], address: int, size: int) -> None:
+    """Fill a contiguous array of `size` bytes, which begins at `address`, from one Blosc chunk.
 
     Raises:
         ValueError: the chunk is not one of exactly the array's size.
     """
-    size = target.nbytes
-    if len(body) < _HEADER_BYTES:
-        raise ValueError("a chunk cannot be decompressed (it is too short)")
-    decoded, _, encoded = _SIZES.unpack_from(body, 4)
+    try:
+        decoded, _, encoded = _SIZES.unpack_from(body, 4)
+    except struct.error as error:
+        raise ValueError("a chunk cannot be decompressed (it is too short)") from error
     # The C function trusts the sizes that the header states.
     if decoded != size or encoded != len(body):
         raise ValueError(

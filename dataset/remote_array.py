@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from retold.dataset.chunk_cache import ChunkCache
 from retold.dataset.remote_path import RemotePath, read_ranges
-from retold.dataset.zarr_codec import CRC_BYTES, decode_chunk
+from retold.dataset.zarr_codec import CRC_BYTES, decode_chunk, read_checksum
 from retold.dataset.zarr_reader import ArrayReader
 from retold.schemas.errors import DatasetError
 
@@ -46,7 +46,7 @@ def read_arrays(reads: Sequence[ArrayRead]) -> None:
         for number, (start, end) in piece.chunks.items():
             chunks[id(piece.array), number] = memoryview(content)[start - first : end - first]
     for array, read in remote:
-        array.fill(read, chunks)
+        array.fill_from(read, chunks)
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,7 @@ class RemoteArrayReader(ArrayReader):
         super().__init__(folder, encoded_metadata, cache)
         self._sizes = sizes
         self._indices: dict[int, memoryview] = {}
-
-    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Rows `start..stop-1`, `[stop - start, ...]`, into `out` if given."""
-        rows = np.empty((stop - start, *self.shape[1:]), self.dtype) if out is None else out
-        read_arrays([ArrayRead(self, start, rows)])
-        return rows
+        self.fill = self._fill_remote
 
     def missing_indices(self, read: ArrayRead) -> dict[int, tuple[RemotePath, int, int]]:
         """Shard files of a read whose index is not known, with where it stands in each."""
@@ -113,7 +108,7 @@ class RemoteArrayReader(ArrayReader):
             for shard, places in chunks.items()
         ]
 
-    def fill(self, read: ArrayRead, chunks: Mapping[tuple[int, int], memoryview]) -> None:
+    def fill_from(self, read: ArrayRead, chunks: Mapping[tuple[int, int], memoryview]) -> None:
         """Fill a read from fetched chunks and cached ones."""
         filled, first = 0, read.start % self._chunk_rows
         for number in self._chunks(read):
@@ -121,6 +116,9 @@ class RemoteArrayReader(ArrayReader):
             rows = self._rows(number, chunks)[first : first + count]
             read.out[filled : filled + count] = rows
             filled, first = filled + count, 0
+
+    def _fill_remote(self, start: int, wanted: int, rows: NDArray[Any]) -> None:
+        read_arrays([ArrayRead(self, start, rows[:wanted])])
 
     def _rows(self, number: int, chunks: Mapping[tuple[int, int], memoryview]) -> NDArray[Any]:
         key = (id(self), number)
@@ -133,8 +131,8 @@ class RemoteArrayReader(ArrayReader):
             return rows
         content, rows = chunks[key], np.empty(self._chunk_shape, self.dtype)
         try:
-            body, checksum = bytes(content[:-CRC_BYTES]), bytes(content[-CRC_BYTES:])
-            decode_chunk(self._codec, body, checksum, rows, rows.ctypes.data)
+            body, (checksum,) = bytes(content[:-CRC_BYTES]), read_checksum(content, -CRC_BYTES)
+            decode_chunk(self._codec, body, checksum, rows, rows.ctypes.data, self.chunk_bytes)
         except ValueError as error:
             raise self._damage(number, error) from error
         if self._cache is not None:

@@ -101,14 +101,23 @@ class StepStore:
                 out[:] = self._read_rows(path, start, stop)
             return
         if self._is_remote:
-            self._open_arrays(path, [start for start, _, _ in spans])
-        reads = []
+            self._read_remote(path, spans)
+            return
+        starts, arrays = self._starts, self._arrays[path]  # the hot path: kept flat
         for start, stop, out in spans:
-            array, base = self._array(start, path)
-            if self._is_remote:
-                reads.append(ArrayRead(array, start - base, out))
-            else:
-                array.read(start - base, stop - base, out)
+            place = bisect_right(starts, start) - 1
+            array = arrays.get(place) or self._open_array(path, place)
+            array.fill(start - starts[place], stop - start, out)
+
+    def _read_remote(self, path: str, spans: list[Span]) -> None:
+        """All spans at once, and before that what their arrays need to be opened."""
+        places = [bisect_right(self._starts, start) - 1 for start, _, _ in spans]
+        missing = sorted(set(places) - self._arrays[path].keys())
+        fetch_ahead([self._shards[place] for place in missing], [f"arrays/{path}/zarr.json"])
+        reads = []
+        for place, (start, _, out) in zip(places, spans, strict=True):
+            array = self._arrays[path].get(place) or self._open_array(path, place)
+            reads.append(ArrayRead(array, start - self._starts[place], out))
         read_arrays(reads)
 
     def _read_rows(self, path: str, start: int, stop: int) -> NDArray[Any]:
@@ -122,17 +131,13 @@ class StepStore:
     def _array(self, row: int, path: str) -> tuple[ArrayReader, int]:
         """The array that holds a row of a leaf, and the row it begins with."""
         place = bisect_right(self._starts, row) - 1
-        arrays = self._arrays[path]
-        array = arrays.get(place)
-        if array is None:
-            array = arrays[place] = self._shards[place].open_array(path, self._cache)
+        array = self._arrays[path].get(place) or self._open_array(path, place)
         return array, self._starts[place]
 
-    def _open_arrays(self, path: str, starts: list[int]) -> None:
-        """Open the arrays that hold some rows, what they need fetched at once."""
-        places = {bisect_right(self._starts, start) - 1 for start in starts}
-        missing = sorted(places - self._arrays[path].keys())
-        fetch_ahead([self._shards[place] for place in missing], [f"arrays/{path}/zarr.json"])
+    def _open_array(self, path: str, place: int) -> ArrayReader:
+        array = self._shards[place].open_array(path, self._cache)
+        self._arrays[path][place] = array
+        return array
 
     def _plan(self, reader: DatasetReader, budget_bytes: int) -> None:
         """Choose the leaves that are kept, smallest first."""

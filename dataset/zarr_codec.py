@@ -1,6 +1,7 @@
 """How chunks of a Zarr v3 array become bytes: codec profiles, chunk shapes and checksums."""
 
 import math
+import struct
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -17,6 +18,8 @@ PROFILES: tuple[Profile, ...] = get_args(Profile)
 _SCALAR_CHUNK_ROWS = 4096
 _CHUNK_BYTES = 262_144
 CRC_BYTES = 4
+read_checksum = struct.Struct("<I").unpack_from
+"""`(checksum,)` from bytes and the place where it stands in them."""
 
 
 @dataclass(frozen=True)
@@ -84,17 +87,17 @@ def choose_chunk_rows(row_shape: tuple[int, ...], itemsize: int) -> int:
 
 
 def decode_chunk(
-    name: str, body: bytes, checksum: bytes, chunk: NDArray[Any], address: int
+    name: str, body: bytes, checksum: int, chunk: NDArray[Any], address: int, size: int
 ) -> None:
-    """Fill a whole, contiguous chunk, which begins at `address`, from its bytes.
+    """Fill a whole, contiguous chunk of `size` bytes, which begins at `address`, from its bytes.
 
     Raises:
         ValueError: the checksum or the compressed stream is wrong; the caller names the file.
     """
-    if google_crc32c.value(body) != int.from_bytes(checksum, "little") or not body:
+    if google_crc32c.value(body) != checksum or not body:
         raise ValueError("a chunk's checksum is wrong")
     if name == "blosc":
-        decompress_blosc(body, chunk, address)
+        decompress_blosc(body, chunk, address, size)
         return
     try:
         zstd.decompress(body, chunk.reshape(-1).view(np.uint8))

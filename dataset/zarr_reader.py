@@ -3,6 +3,7 @@
 import json
 import math
 import mmap
+from collections.abc import Callable
 from pathlib import Path
 from threading import local
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from retold.dataset.chunk_cache import ChunkCache
 from retold.dataset.paths import DatasetPath
-from retold.dataset.zarr_codec import CRC_BYTES, decode_chunk
+from retold.dataset.zarr_codec import CRC_BYTES, decode_chunk, read_checksum
 from retold.schemas.errors import FormatError
 
 _IN_PLACE_BYTES = 65_536
@@ -55,6 +56,11 @@ class ArrayReader:
         self._chunk_shape = (self._chunk_rows, *self.shape[1:])
         self._scratch_key = (self.dtype.str, self._chunk_shape)
         self._chunks_per_shard = self._shard_rows // self._chunk_rows
+        is_small = cache is None and self.chunk_bytes < _IN_PLACE_BYTES
+        self.fill: Callable[[int, int, NDArray[Any]], None] = (
+            self._fill_small if is_small else self._fill_large
+        )
+        """Rows from a first one on, as many as wanted, into an array of just so many."""
         self._shards: dict[int, tuple[mmap.mmap, memoryview]] = {}
 
     def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -64,17 +70,14 @@ class ArrayReader:
             FormatError: a chunk is missing or damaged; the file is named.
         """
         rows = np.empty((stop - start, *self.shape[1:]), self.dtype) if out is None else out
-        if self._cache is None and self.chunk_bytes < _IN_PLACE_BYTES:
-            self._read_small(start, stop - start, rows)
-        else:
-            self._read_large(start, stop - start, rows)
+        self.fill(start, stop - start, rows)
         return rows
 
     def read_all(self) -> NDArray[Any]:
         """The whole array."""
         return self.read(0, self.shape[0])
 
-    def _read_small(self, start: int, wanted: int, rows: NDArray[Any]) -> None:
+    def _fill_small(self, start: int, wanted: int, rows: NDArray[Any]) -> None:
         """Every chunk through this thread's scratch. The hot path: kept flat."""
         chunk_rows = self._chunk_rows
         chunk, address = _scratch.chunks.get(self._scratch_key) or _make_scratch(self._scratch_key)
@@ -89,7 +92,7 @@ class ArrayReader:
             self._decode(number, chunk, address)
             rows[filled:] = chunk[first : first + wanted - filled]
 
-    def _read_large(self, start: int, wanted: int, rows: NDArray[Any]) -> None:
+    def _fill_large(self, start: int, wanted: int, rows: NDArray[Any]) -> None:
         """Whole chunks where they are wanted, or from the cache."""
         chunk_rows, filled = self._chunk_rows, 0
         is_in_place = self._cache is None and rows.flags.c_contiguous and rows.dtype == self.dtype
@@ -131,8 +134,10 @@ class ArrayReader:
         try:
             if end > len(content) or middle < offset:
                 raise ValueError("a chunk is missing")
-            body, checksum = content[offset:middle], content[middle:end]
-            decode_chunk(self._codec, body, checksum, chunk, address)
+            (checksum,) = read_checksum(content, middle)
+            decode_chunk(
+                self._codec, content[offset:middle], checksum, chunk, address, self.chunk_bytes
+            )
         except ValueError as error:
             raise self._damage(number, error) from error
 
