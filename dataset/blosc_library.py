@@ -12,8 +12,8 @@ import numpy as np
 from numcodecs import blosc
 from numpy.typing import NDArray
 
-_SIZES = struct.Struct("<III")
-"""Bytes 4 to 15 of a Blosc chunk: decoded bytes, block bytes, encoded bytes."""
+_HEADER = struct.Struct("<xxxBIII")
+"""Of a Blosc chunk: item bytes, decoded bytes, block bytes, encoded bytes."""
 
 
 def decompress_blosc(body: bytes, target: NDArray[Any], address: int, size: int) -> None:
@@ -22,16 +22,7 @@ def decompress_blosc(body: bytes, target: NDArray[Any], address: int, size: int)
     Raises:
         ValueError: the chunk is not one of exactly the array's size.
     """
-    try:
-        decoded, _, encoded = _SIZES.unpack_from(body, 4)
-    except struct.error as error:
-        raise ValueError("a chunk cannot be decompressed (it is too short)") from error
-    # The C function trusts the sizes that the header states.
-    if decoded != size or encoded != len(body):
-        raise ValueError(
-            f"a chunk cannot be decompressed (it states {decoded} bytes in {encoded}, not {size} "
-            f"in {len(body)})"
-        )
+    _check_header(body, size)
     if _decompress is None:
         try:
             blosc.decompress(body, target.reshape(-1).view(np.uint8))
@@ -41,16 +32,51 @@ def decompress_blosc(body: bytes, target: NDArray[Any], address: int, size: int)
         raise ValueError("a chunk cannot be decompressed (its stream is damaged)")
 
 
-def _find_function() -> Callable[[bytes, int, int, int], int] | None:
-    """`blosc_decompress_ctx`, which is thread-safe, or None where it is not exported."""
+def copy_items(body: bytes, first: int, count: int, address: int, size: int, itemsize: int) -> None:
+    """Put items `first..first+count-1` of a chunk of `size` bytes where `address` says.
+
+    Only where `CAN_COPY_ITEMS`. The caller has that much room there.
+
+    Raises:
+        ValueError: the chunk is not one of exactly this size, of such items.
+    """
+    if _check_header(body, size) != itemsize:
+        raise ValueError(f"a chunk cannot be decompressed (its items are not {itemsize} bytes)")
+    assert _get_items is not None
+    if _get_items(body, first, count, address) != count * itemsize:
+        raise ValueError("a chunk cannot be decompressed (its stream is damaged)")
+
+
+def _check_header(body: bytes, size: int) -> int:
+    """The item bytes that a chunk states. The C functions trust the sizes stated beside it."""
     try:
-        function: Any = ctypes.CDLL(blosc.__file__).blosc_decompress_ctx
+        itemsize, decoded, _, encoded = _HEADER.unpack_from(body)
+    except struct.error as error:
+        raise ValueError("a chunk cannot be decompressed (it is too short)") from error
+    if decoded != size or encoded != len(body):
+        raise ValueError(
+            f"a chunk cannot be decompressed (it states {decoded} bytes in {encoded}, not {size} "
+            f"in {len(body)})"
+        )
+    return int(itemsize)
+
+
+def _find_function(name: str, *types: Any) -> Callable[..., int] | None:
+    """A C function of Blosc's that is thread-safe, or None where it is not exported."""
+    try:
+        function: Any = getattr(ctypes.CDLL(blosc.__file__), name)
     except (OSError, AttributeError):
         return None
-    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    function.argtypes = types
     function.restype = ctypes.c_int
-    found: Callable[[bytes, int, int, int], int] = function
+    found: Callable[..., int] = function
     return found
 
 
-_decompress = _find_function()
+_decompress = _find_function(
+    "blosc_decompress_ctx", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+)
+_get_items = _find_function(
+    "blosc_getitem", ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p
+)
+CAN_COPY_ITEMS = _get_items is not None

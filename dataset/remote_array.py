@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from retold.dataset.chunk_cache import ChunkCache
 from retold.dataset.remote_path import RemotePath, read_ranges
-from retold.dataset.zarr_codec import CRC_BYTES, decode_chunk, read_checksum
+from retold.dataset.zarr_codec import CRC_BYTES, check_body, decode_body, read_checksum
 from retold.dataset.zarr_reader import ArrayReader
 from retold.schemas.errors import DatasetError
 
@@ -132,7 +132,8 @@ class RemoteArrayReader(ArrayReader):
         content, rows = chunks[key], np.empty(self._chunk_shape, self.dtype)
         try:
             body, (checksum,) = bytes(content[:-CRC_BYTES]), read_checksum(content, -CRC_BYTES)
-            decode_chunk(self._codec, body, checksum, rows, rows.ctypes.data, self.chunk_bytes)
+            check_body(body, checksum)
+            decode_body(self._codec, body, rows, rows.ctypes.data, self.chunk_bytes)
         except ValueError as error:
             raise self._damage(number, error) from error
         if self._cache is not None:

@@ -86,16 +86,22 @@ def choose_chunk_rows(row_shape: tuple[int, ...], itemsize: int) -> int:
     return int(max(16, min(128, 2 ** int(math.log2(max(1, _CHUNK_BYTES // row_bytes))))))
 
 
-def decode_chunk(
-    name: str, body: bytes, checksum: int, chunk: NDArray[Any], address: int, size: int
-) -> None:
-    """Fill a whole, contiguous chunk of `size` bytes, which begins at `address`, from its bytes.
+def check_body(body: bytes, checksum: int) -> None:
+    """Compare a chunk's compressed bytes with their checksum.
 
     Raises:
-        ValueError: the checksum or the compressed stream is wrong; the caller names the file.
+        ValueError: they were changed; the caller names the file.
     """
     if google_crc32c.value(body) != checksum or not body:
         raise ValueError("a chunk's checksum is wrong")
+
+
+def decode_body(name: str, body: bytes, chunk: NDArray[Any], address: int, size: int) -> None:
+    """Fill a whole, contiguous chunk of `size` bytes, which begins at `address`, from its bytes.
+
+    Raises:
+        ValueError: the compressed stream is wrong; the caller names the file.
+    """
     if name == "blosc":
         decompress_blosc(body, chunk, address, size)
         return
