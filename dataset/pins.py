@@ -3,17 +3,18 @@
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from retold.dataset.files import list_names, make_folder, replace_atomically
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath, path_inside, split_snapshot
 from retold.dataset.sources import find_source
-from retold.schemas.canonical import encode_json
+from retold.schemas.canonical import is_sealed, require_hex, seal_json
 from retold.schemas.commit import Snapshot
 from retold.schemas.errors import FormatError, RetoldError
 
@@ -68,7 +69,10 @@ def read_pin(path: DatasetPath) -> Pin:
         FormatError: it is damaged.
     """
     try:
-        content = json.loads(path.read_bytes())
+        encoded = path.read_bytes()
+        content = json.loads(encoded)
+        if not _is_whole(encoded, content):
+            raise ValueError("its seal is broken")
         expires = datetime.fromisoformat(content["expires"])
         if expires.tzinfo is None:
             raise ValueError("it has no time zone")
@@ -78,6 +82,13 @@ def read_pin(path: DatasetPath) -> Pin:
             f"{path}: this pin is damaged, so that nobody knows which snapshot it keeps. Delete it "
             f"once no training or relabelling runs."
         ) from error
+
+
+def _is_whole(encoded: bytes, content: Mapping[str, Any]) -> bool:
+    """Whether a pin is what was written; the first pins had no seal, and just these fields."""
+    if "content_sha256" in content:
+        return is_sealed(encoded, require_hex(content["content_sha256"], 64))
+    return content.keys() == {"holder", "snapshot", "expires"}
 
 
 def _find_sources(
@@ -106,7 +117,7 @@ def _pin_one(dataset: DatasetPath, pin_id: str, holder: str, snapshot: Snapshot)
         "snapshot": snapshot.to_json(),
         "expires": (datetime.now(UTC) + _LIFETIME).isoformat(timespec="seconds"),
     }
-    is_pinned = _write_pin(dataset, path, encode_json(content))
+    is_pinned = _write_pin(dataset, path, seal_json(content))
     try:
         yield
     finally:
