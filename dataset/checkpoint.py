@@ -1,7 +1,7 @@
 """Checkpoints of the log: the live shards and episode rows of one commit, so that opening is fast.
 
-They are derived: `checkpoints/<number>.json` names the commit by its hash and the table beside it by
-its own, and whatever does not fit is ignored.
+They are derived: `checkpoints/<number>.json` names the commit by its hash and the tables beside it by
+theirs, and whatever does not fit is ignored.
 """
 
 import json
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retold.dataset.commit_files import read_commit, read_latest
+from retold.dataset.file_table import FILES_SCHEMA, pack_manifests, unpack_manifests
 from retold.dataset.files import list_names, make_folder, replace_atomically
 from retold.dataset.paths import DatasetPath, path_inside
 from retold.dataset.shard_files import ShardFiles
@@ -23,7 +24,7 @@ from retold.dataset.table import TABLE_SCHEMA
 from retold.schemas.canonical import is_sealed, require_hex, seal_json, sha256_hex
 from retold.schemas.commit import Commit, ShardEntry, Snapshot
 from retold.schemas.errors import FormatError, RetoldError
-from retold.schemas.manifest import FORMAT_VERSION, check_format_version
+from retold.schemas.manifest import FORMAT_VERSION, Manifest, check_format_version
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ class Checkpoint:
     snapshot: Snapshot
     shards: tuple[ShardEntry, ...]
     table_sha256: str
+    files_sha256: str | None
+    """Of the table of the shards' files; the first checkpoints had none."""
 
     @cached_property
     def table(self) -> pa.Table:
@@ -49,15 +52,7 @@ class Checkpoint:
             FormatError: the table was changed.
         """
         path = path_inside(self.folder, f"{self.snapshot.number:08d}.parquet")
-        try:
-            content = path.read_bytes()
-            if sha256_hex(content) != self.table_sha256:
-                raise ValueError("its hash differs")
-            table = pq.read_table(pa.BufferReader(content), schema=TABLE_SCHEMA)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise FormatError(
-                f"{path}: this checkpoint is damaged ({error}). Delete it; the dataset does without."
-            ) from error
+        table = _read_table(path, self.table_sha256, TABLE_SCHEMA)
         if table.num_rows != sum(entry.episodes for entry in self.shards):
             raise FormatError(
                 f"{path}: this checkpoint has {table.num_rows} rows, not those of its shards. "
@@ -73,6 +68,42 @@ class Checkpoint:
             tables[entry.shard_id] = self.table.slice(first, entry.episodes)
             first += entry.episodes
         return tables
+
+    @cached_property
+    def manifests(self) -> dict[str, Manifest]:
+        """The shards' manifests by shard id, as far as the checkpoint has them.
+
+        Whoever uses one compares its hash with the shard's; a damaged table has none.
+        """
+        if self.files_sha256 is None:
+            return {}
+        path = path_inside(self.folder, f"{self.snapshot.number:08d}.files.parquet")
+        try:
+            return unpack_manifests(_read_table(path, self.files_sha256, FILES_SCHEMA))
+        except FormatError as error:
+            logger.warning("%s", error)
+            return {}
+
+
+def _read_table(path: DatasetPath, sha256: str, schema: pa.Schema) -> pa.Table:
+    try:
+        content = path.read_bytes()
+        if sha256_hex(content) != sha256:
+            raise ValueError("its hash differs")
+        return pq.read_table(pa.BufferReader(content), schema=schema)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise FormatError(
+            f"{path}: this checkpoint is damaged ({error}). Delete it; the dataset does without."
+        ) from error
+
+
+def _write_table(path: DatasetPath, table: pa.Table) -> str:
+    """The hash of the file."""
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer, compression="zstd", write_statistics=False, store_schema=False)
+    content = buffer.getvalue().to_pybytes()
+    replace_atomically(path, content)
+    return sha256_hex(content)
 
 
 def find_checkpoint(dataset: DatasetPath, dataset_id: str) -> tuple[Checkpoint, Commit] | None:
@@ -118,6 +149,9 @@ def read_checkpoint(dataset: DatasetPath, number: int) -> Checkpoint:
             snapshot=snapshot,
             shards=tuple(ShardEntry.from_json(entry) for entry in content["shards"]),
             table_sha256=require_hex(content["table_sha256"], 64),
+            files_sha256=require_hex(content["files_sha256"], 64)
+            if "files_sha256" in content
+            else None,
         )
     except FileNotFoundError:
         raise
@@ -133,35 +167,41 @@ def write_checkpoint(
     shards: Sequence[ShardEntry],
     previous: Checkpoint | None = None,
 ) -> None:
-    """Write the checkpoint of a commit; rows that the previous one has are not read again.
+    """Write the checkpoint of a commit; what the previous one has is not read again.
 
     Raises:
         FormatError: a shard's table is damaged; no checkpoint is written.
     """
     known: dict[str, Any] = {}
+    manifests: dict[str, Manifest] = {}
     if previous is not None:
         try:
             known = previous.shard_tables
         except FormatError as error:
             logger.warning("%s", error)
-    tables = [
-        known[entry.shard_id] if entry.shard_id in known else ShardFiles(dataset, entry).table
-        for entry in shards
-    ]
-    buffer = pa.BufferOutputStream()
+        manifests |= previous.manifests
+    tables = []
+    for entry in shards:
+        files = ShardFiles(dataset, entry)
+        table = known.get(entry.shard_id)
+        tables.append(files.table if table is None else table)
+        if entry.shard_id not in manifests:
+            manifests[entry.shard_id] = files.manifest
+    folder = path_inside(dataset, "checkpoints")
+    make_folder(folder)
+    stem = f"{snapshot.number:08d}"
     table = pa.concat_tables(tables) if tables else TABLE_SCHEMA.empty_table()
-    pq.write_table(table, buffer, compression="zstd", write_statistics=False, store_schema=False)
-    rows = buffer.getvalue().to_pybytes()
     content = {
         "format_version": FORMAT_VERSION,
         "snapshot": snapshot.to_json(),
         "shards": [entry.to_json() for entry in shards],
-        "table_sha256": sha256_hex(rows),
+        "table_sha256": _write_table(path_inside(folder, f"{stem}.parquet"), table),
+        "files_sha256": _write_table(
+            path_inside(folder, f"{stem}.files.parquet"),
+            pack_manifests({entry.shard_id: manifests[entry.shard_id] for entry in shards}),
+        ),
     }
-    folder = path_inside(dataset, "checkpoints")
-    make_folder(folder)
-    replace_atomically(path_inside(folder, f"{snapshot.number:08d}.parquet"), rows)
-    replace_atomically(path_inside(folder, f"{snapshot.number:08d}.json"), seal_json(content))
+    replace_atomically(path_inside(folder, f"{stem}.json"), seal_json(content))
 
 
 def shards_of_checkpoint_fit(checkpoint: Checkpoint, dataset: DatasetPath) -> bool:
@@ -179,10 +219,21 @@ def shards_of_checkpoint_fit(checkpoint: Checkpoint, dataset: DatasetPath) -> bo
     return True
 
 
+def manifests_of_checkpoint_fit(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint has no table of files, or the manifests that its shards' hashes name."""
+    return checkpoint.files_sha256 is None or all(
+        entry.shard_id in checkpoint.manifests
+        and checkpoint.manifests[entry.shard_id].sha256 == entry.sha256
+        for entry in checkpoint.shards
+    )
+
+
 def list_checkpoints(dataset: DatasetPath) -> list[int]:
     """Numbers of the commits that have a checkpoint, or a part of one."""
     names = list_names(path_inside(dataset, "checkpoints"))
     found = {
-        int(m[1]) for name in names if (m := re.fullmatch(r"([0-9]{8})\.(json|parquet)", name))
+        int(m[1])
+        for name in names
+        if (m := re.fullmatch(r"([0-9]{8})\.(json|parquet|files\.parquet)", name))
     }
     return sorted(found)

@@ -3,7 +3,12 @@
 import re
 from collections.abc import Iterator
 
-from retold.dataset.checkpoint import list_checkpoints, read_checkpoint, shards_of_checkpoint_fit
+from retold.dataset.checkpoint import (
+    list_checkpoints,
+    manifests_of_checkpoint_fit,
+    read_checkpoint,
+    shards_of_checkpoint_fit,
+)
 from retold.dataset.commit_files import commit_path, read_latest
 from retold.dataset.files import list_names
 from retold.dataset.log import CommitLog
@@ -101,9 +106,9 @@ def _audit_checkpoints(log: CommitLog) -> Iterator[Finding]:
         fault = _checkpoint_fault(log, number)
         if fault is not None:
             yield Finding(
-                where=f"{path}.json and {path}.parquet",
+                where=f"{path}.json and {path}.parquet and {path}.files.parquet",
                 what=f"{fault}; nothing is lost by it",
-                todo="Delete both; the dataset does without.",
+                todo="Delete all three; the dataset does without.",
                 severity="warning",
             )
 
@@ -115,9 +120,13 @@ def _checkpoint_fault(log: CommitLog, number: int) -> str | None:
             return "this checkpoint is of another commit"
         if checkpoint.shards != log.live_shards(number):
             return "this checkpoint has other shards than its commit"
-        return None if shards_of_checkpoint_fit(checkpoint, log.path) else "its rows differ"
+        if not shards_of_checkpoint_fit(checkpoint, log.path):
+            return "its rows differ"
+        if not manifests_of_checkpoint_fit(checkpoint):
+            return "its table of files is missing, damaged or another one"
+        return None
     except FileNotFoundError:
-        return "half of this checkpoint is missing"
+        return "a part of this checkpoint is missing"
     except RetoldError as error:
         return str(error).rstrip(".")
 

@@ -146,9 +146,9 @@ def _plan(log: CommitLog, dataset: Path, config: GcConfig) -> Iterator[DroppedFi
         if pin.expires.timestamp() <= now - config.grace * 3600:
             yield _dropped(dataset, Path(str(pin.path)), "an expired pin")
     checkpoints = sorted(path_inside(dataset, "checkpoints").glob("[0-9]*.*"))
-    numbers = sorted({path.stem for path in checkpoints})[-_CHECKPOINTS_KEPT:]
+    numbers = sorted({path.name[:8] for path in checkpoints})[-_CHECKPOINTS_KEPT:]
     for path in checkpoints:
-        if path.stem not in numbers and _youngest(path) <= latest:
+        if path.name[:8] not in numbers and _youngest(path) <= latest:
             yield _dropped(dataset, path, "an older checkpoint")
 
 

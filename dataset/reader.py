@@ -4,7 +4,7 @@ import json
 import logging
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Self
 
@@ -164,6 +164,7 @@ class DatasetReader:
         for shard in self._shards:
             if shard.entry.shard_id in tables:
                 shard.table = tables[shard.entry.shard_id]
+                shard.known_manifests = partial(getattr, self.log.checkpoint, "manifests")
 
     @cached_property
     def columns(self) -> EpisodeColumns:

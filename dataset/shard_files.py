@@ -1,7 +1,7 @@
 """The files of one shard, each checked against its hash: manifest, table, everything small."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 
@@ -30,11 +30,17 @@ class ShardFiles:
         self.entry = entry
         self.path = dataset.joinpath("shards", entry.shard_id[:2], entry.shard_id)
         self._fetched: dict[str, bytes] = {}
+        self.known_manifests: Callable[[], Mapping[str, Manifest]] = dict
+        """Manifests that a checkpoint has, by shard id; asked where reading one takes a request."""
 
     @cached_property
     def manifest(self) -> Manifest:
         """The shard's table of contents, checked against the commit."""
         path_inside(self.dataset, "shards", self.entry.shard_id[:2], self.entry.shard_id)
+        if isinstance(self.dataset, RemotePath):
+            known = self.known_manifests().get(self.entry.shard_id)
+            if known is not None and known.sha256 == self.entry.sha256:
+                return known
         path = self.path / "manifest.json"
         content = self._read("manifest.json")
         if sha256_hex(content) != self.entry.sha256:
@@ -47,6 +53,11 @@ class ShardFiles:
             return Manifest.from_json(fields)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FormatError(f"{path}: this is not a manifest. {_RESTORE}.") from error
+
+    @property
+    def has_manifest(self) -> bool:
+        """Whether the manifest is known without reading its file."""
+        return "manifest" in self.__dict__ or self.entry.shard_id in self.known_manifests()
 
     @cached_property
     def files(self) -> dict[str, FileEntry]:
@@ -121,7 +132,7 @@ def fetch_ahead(shards: Sequence[ShardFiles], names: Sequence[str]) -> None:
     What is missing is left for its reader to find. On disk nothing is done: reading in turn takes
     no longer.
     """
-    _fetch([shard for shard in shards if "manifest" not in shard.__dict__], ["manifest.json"])
+    _fetch([shard for shard in shards if not shard.has_manifest], ["manifest.json"])
     _fetch(shards, names)
 
 

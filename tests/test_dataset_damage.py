@@ -59,7 +59,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pin(root / "raw", "train", "a training", log.snapshot(1)):
         shutil.copytree(root / "raw" / "pins", root / "pins")
     shutil.copytree(root / "pins", root / "raw" / "pins", dirs_exist_ok=True)
-    assert len(list((root / "raw" / "checkpoints").iterdir())) == 2
+    assert len(list((root / "raw" / "checkpoints").iterdir())) == 3
     assert audit_structure(root / "raw") == [] and audit_structure(root / "told") == []
     return root
 
