@@ -14,7 +14,7 @@ from retold.dataset.folder_audit import audit_folders
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath, split_snapshot
 from retold.dataset.reader import DatasetReader, read_schema
-from retold.dataset.shard_files import ShardFiles
+from retold.dataset.shard_files import ShardFiles, fetch_whole
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.snapshot_names import find_snapshot
 from retold.dataset.table import record_from_row
@@ -64,7 +64,8 @@ def _audit_shards(log: CommitLog, snapshot: Snapshot) -> Iterator[Finding]:
         for entry in sound:
             shard = reader.shard_reader(entry.shard_id)
             try:
-                yield from _audit_episodes(reader, shard)
+                with fetch_whole([shard]):
+                    yield from _audit_episodes(reader, shard)
             except RetoldError as error:
                 yield _finding(shard.path, error)
 
@@ -72,7 +73,8 @@ def _audit_shards(log: CommitLog, snapshot: Snapshot) -> Iterator[Finding]:
 def _audit_files(shard: ShardFiles) -> Iterator[Finding]:
     """Every file against its hash, and the counts of commit, manifest and table against each other."""
     try:
-        damaged = list(shard.damaged_files())
+        with fetch_whole([shard]):
+            damaged = list(shard.damaged_files())
         for name, what in damaged:
             yield Finding(where=str(shard.path / name), what=what, todo=RESTORE)
         stored = walk_files(shard.path)

@@ -14,6 +14,7 @@ from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.dataset.remote_path import RemotePath
 from retold.dataset.rewrite import rewrite_rows, stored_profile
+from retold.dataset.shard_files import fetch_whole
 from retold.dataset.shard_place import build_aside, place_shard
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.shard_writer import keep_schema
@@ -123,7 +124,7 @@ def copy_shard(shard: ShardReader, target: DatasetPath) -> ShardEntry:
         FormatError: a file is damaged.
     """
     keep_schema(target, shard.schema)
-    with build_aside(target) as folder:
+    with build_aside(target) as folder, fetch_whole([shard]):
         for name in shard.files:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ from retold.dataset.files import list_names
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath, find_link, path_inside
 from retold.dataset.pins import read_pin
+from retold.dataset.shard_place import list_shards
 from retold.schemas.errors import RetoldError
 from retold.schemas.findings import Finding
 
@@ -58,13 +59,10 @@ def _audit_commits(log: CommitLog) -> Iterator[Finding]:
 def _audit_orphans(log: CommitLog) -> Iterator[Finding]:
     """Shards that no commit ever named; those that one removed belong to older snapshots."""
     named = {entry.shard_id for commit in log.commits() for entry in commit.added}
-    shards = log.path / "shards"
-    for prefix in list_names(shards):
-        for name in list_names(shards / prefix):
-            if name in named:
-                continue
+    for place in list_shards(log.path):
+        if place.partition("/")[2] not in named:
             yield Finding(
-                where=str(shards / prefix / name),
+                where=str(log.path / f"shards/{place}"),
                 what="no commit names this shard; it is not part of the dataset",
                 todo="A killed writer left it, or one is at work; `retold gc` deletes it in time.",
                 severity="warning",

@@ -1,6 +1,6 @@
 """Windows of arrays on a store: the shard index is fetched once, then one range a window."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,9 @@ from retold.dataset.remote_path import RemotePath, read_ranges
 from retold.dataset.zarr_codec import CRC_BYTES, check_body, decode_body, read_checksum
 from retold.dataset.zarr_reader import ArrayReader
 from retold.schemas.errors import DatasetError
+
+Range = tuple[RemotePath, int, int]
+"""File, first byte, end."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ def read_arrays(reads: Sequence[ArrayRead]) -> None:
             read.array.read(read.start, read.start + len(read.out), read.out)
     _fetch_indices(remote)
     pieces = [piece for array, read in remote for piece in array.missing_pieces(read)]
-    contents = _fetch([piece.range for piece in pieces])
+    contents = _fetch([(piece.array, piece.range) for piece in pieces])
     chunks: dict[tuple[int, int], memoryview] = {}
     for piece, content in zip(pieces, contents, strict=True):
         first = piece.range[1]
@@ -54,8 +57,7 @@ class Piece:
     """Chunks of one shard file that are fetched as one range."""
 
     array: "RemoteArrayReader"
-    range: tuple[RemotePath, int, int]
-    """File, first byte, end."""
+    range: Range
     chunks: Mapping[int, tuple[int, int]]
     """First byte and end of each chunk, by its number in the array."""
 
@@ -69,6 +71,7 @@ class RemoteArrayReader(ArrayReader):
         encoded_metadata: bytes,
         cache: ChunkCache | None,
         sizes: Mapping[str, int],
+        whole: Callable[[str], bytes | None],
     ) -> None:
         """Open an array.
 
@@ -77,13 +80,14 @@ class RemoteArrayReader(ArrayReader):
             encoded_metadata: the content of its `zarr.json`, whose hash the caller has checked.
             cache: keeps decoded chunks; without it every window is fetched.
             sizes: bytes of the array's files, by path in its folder, as the manifest says.
+            whole: the content of such a file, while it is held in memory.
         """
         super().__init__(folder, encoded_metadata, cache)
-        self._sizes = sizes
+        self._sizes, self._whole = sizes, whole
         self._indices: dict[int, memoryview] = {}
         self.fill = self._fill_remote
 
-    def missing_indices(self, read: ArrayRead) -> dict[int, tuple[RemotePath, int, int]]:
+    def missing_indices(self, read: ArrayRead) -> dict[int, Range]:
         """Shard files of a read whose index is not known, with where it stands in each."""
         shards = {number // self._chunks_per_shard for number in self._chunks(read)}
         places = {}
@@ -95,6 +99,11 @@ class RemoteArrayReader(ArrayReader):
     def keep_index(self, shard: int, encoded: bytes) -> None:
         """Remember the index of a shard file."""
         self._indices[shard] = self._parse_index(shard, encoded)
+
+    def held(self, path: RemotePath) -> bytes | None:
+        """The content of one of the array's files, while it is held in memory."""
+        assert isinstance(self.folder, RemotePath)
+        return self._whole(path.relative_to(self.folder).as_posix())
 
     def missing_pieces(self, read: ArrayRead) -> list[Piece]:
         """What is to be fetched for a read: one range for each shard file."""
@@ -166,19 +175,26 @@ def _fetch_indices(remote: Sequence[tuple[RemoteArrayReader, ArrayRead]]) -> Non
         for array, read in remote
         for shard, place in array.missing_indices(read).items()
     }
-    for (array, shard), encoded in zip(wanted, _fetch(list(wanted.values())), strict=True):
+    contents = _fetch([(array, place) for (array, _), place in wanted.items()])
+    for (array, shard), encoded in zip(wanted, contents, strict=True):
         array.keep_index(shard, encoded)
 
 
-def _fetch(ranges: Sequence[tuple[RemotePath, int, int]]) -> list[bytes]:
+def _fetch(places: Sequence[tuple[RemoteArrayReader, Range]]) -> list[bytes]:
+    """The bytes of each range: of what is held in memory, and the rest from the store at once."""
+    held = [array.held(path) for array, (path, _, _) in places]
+    ranges = [place for (_, place), content in zip(places, held, strict=True) if content is None]
     try:
-        return read_ranges(ranges)
+        fetched = iter(read_ranges(ranges))
     except OSError as error:
-        places = ", ".join(dict.fromkeys(str(path) for path, _, _ in ranges[:1]))
         raise DatasetError(
-            f"{places}: it cannot be read: {error.strerror}. Check the store and the connection, "
-            f"and run again; find damage with `retold audit`."
+            f"{ranges[0][0]}: it cannot be read: {error.strerror}. Check the store and the "
+            f"connection, and run again; find damage with `retold audit`."
         ) from error
+    return [
+        next(fetched) if content is None else content[start:end]
+        for (_, (_, start, end)), content in zip(places, held, strict=True)
+    ]
 
 
 def _hull(places: Collection[tuple[int, int]]) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
+from retold.dataset.shard_files import fetch_whole
 from retold.dataset.shard_writer import (
     write_goal_variant_shard,
     write_raw_shard,
@@ -14,7 +15,7 @@ from retold.dataset.table import make_table
 from retold.dataset.zarr_codec import Profile
 from retold.schemas.commit import ShardEntry
 from retold.schemas.dataset_schema import DatasetSchema
-from retold.schemas.episode import EpisodeRecord
+from retold.schemas.episode import Episode, EpisodeRecord
 
 _SHARD_BYTES = 64_000_000
 _SHARD_ROWS = 50_000
@@ -45,18 +46,22 @@ def rewrite_rows(
     entries = []
     for schema, is_raw, group in _group_rows(reader, rows, materialize):
         if is_raw:
-            episodes = []
-            for row in group:
-                episode = reader.read_episode(row)
-                record = change(episode.record)
-                if record.is_variant:
-                    record = replace(record, source_dataset_id=None, goal_row=None)
-                episodes.append(replace(episode, record=record))
+            with fetch_whole(list(dict.fromkeys(reader.shard_of(row)[0] for row in group))):
+                episodes = [_read_episode(reader, row, change) for row in group]
             entries.append(write_raw_shard(target, episodes, schema, profile=profile))
         else:
             records = [change(reader.record(row)) for row in group]
             entries.append(_write_variants(reader, group, records, schema, target))
     return entries
+
+
+def _read_episode(reader: DatasetReader, row: int, change: ChangeRecord) -> Episode:
+    """An episode with arrays of its own."""
+    episode = reader.read_episode(row)
+    record = change(episode.record)
+    if record.is_variant:
+        record = replace(record, source_dataset_id=None, goal_row=None)
+    return replace(episode, record=record)
 
 
 def _write_variants(

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 
 import numpy as np
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from retold.dataset.files import hash_file
+from retold.dataset.files import hash_file, walk_files
 from retold.dataset.paths import DatasetPath, is_plain_path, path_inside
 from retold.dataset.remote_path import RemotePath
 from retold.dataset.table import TABLE_SCHEMA
@@ -30,6 +30,8 @@ class ShardFiles:
         self.entry = entry
         self.path = dataset.joinpath("shards", entry.shard_id[:2], entry.shard_id)
         self._fetched: dict[str, bytes] = {}
+        self.whole: dict[str, bytes] = {}
+        """Every file by its path in the shard, for as long as `fetch_whole` holds them."""
         self.known_manifests: Callable[[], Mapping[str, Manifest]] = dict
         """Manifests that a checkpoint has, by shard id; asked where reading one takes a request."""
 
@@ -53,6 +55,11 @@ class ShardFiles:
             return Manifest.from_json(fields)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FormatError(f"{path}: this is not a manifest. {_RESTORE}.") from error
+
+    @property
+    def place(self) -> str:
+        """The shard's folder, seen from the dataset's."""
+        return f"shards/{self.entry.shard_id[:2]}/{self.entry.shard_id}"
 
     @property
     def has_manifest(self) -> bool:
@@ -105,16 +112,22 @@ class ShardFiles:
 
     def damaged_files(self) -> Iterator[tuple[str, str]]:
         """Files that differ from the manifest, with what is wrong."""
+        stored = walk_files(self.path)
         for name, file in self.files.items():
             path = self.path / name
-            if path.is_symlink() or not path.is_file():
+            if path.is_symlink() or name not in stored:
                 yield name, "the file is missing"
                 continue
-            digest, size = hash_file(path)
+            if name in self.whole:
+                digest, size = sha256_hex(self.whole[name]), len(self.whole[name])
+            else:
+                digest, size = hash_file(path)
             if digest != file.sha256:
                 yield name, f"its content differs from the manifest ({size} of {file.bytes} bytes)"
 
     def _read(self, name: str) -> bytes:
+        if name in self.whole:
+            return self.whole[name]
         if name in self._fetched:
             return self._fetched.pop(name)
         path = path_inside(self.path, *name.split("/"))
@@ -136,14 +149,34 @@ def fetch_ahead(shards: Sequence[ShardFiles], names: Sequence[str]) -> None:
     _fetch(shards, names)
 
 
+@contextmanager
+def fetch_whole(shards: Sequence[ShardFiles]) -> Iterator[None]:
+    """Hold every file of shards of one dataset in memory, all asked for at once, if on a store.
+
+    For whoever reads all of a shard: it takes a few hundred requests fewer than piece by piece.
+    """
+    held = []
+    try:
+        if shards and isinstance(dataset := shards[0].dataset, RemotePath):
+            fetch_ahead(shards, [])
+            names = {
+                f"{shard.place}/{name}": (shard, name) for shard in shards for name in shard.files
+            }
+            with suppress(OSError):  # then it is read piece by piece
+                for path, content in dataset.read_files(list(names)).items():
+                    shard, name = names[path]
+                    shard.whole[name] = content
+                    held.append(shard)
+        yield
+    finally:
+        for shard in held:
+            shard.whole.clear()
+
+
 def _fetch(shards: Sequence[ShardFiles], names: Sequence[str]) -> None:
     if not shards or not isinstance(dataset := shards[0].dataset, RemotePath):
         return
-    files = {
-        f"shards/{shard.entry.shard_id[:2]}/{shard.entry.shard_id}/{name}": (shard, name)
-        for shard in shards
-        for name in names
-    }
+    files = {f"{shard.place}/{name}": (shard, name) for shard in shards for name in names}
     with suppress(OSError):  # whoever reads the file says so
         for path, content in dataset.read_files(list(files)).items():
             shard, name = files[path]

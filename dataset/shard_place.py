@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from retold.dataset.files import sync_folder, touch_file, walk_files
+from retold.dataset.files import list_names, sync_folder, touch_file, walk_files
 from retold.dataset.paths import DatasetPath, path_inside
 from retold.dataset.remote_path import RemotePath
 from retold.schemas.canonical import sha256_hex
@@ -35,6 +35,19 @@ def build_aside(dataset: DatasetPath) -> Iterator[Path]:
 def shard_place(dataset: DatasetPath, shard_id: str) -> DatasetPath:
     """The folder of a shard."""
     return path_inside(dataset, "shards", shard_id[:2], shard_id)
+
+
+def list_shards(dataset: DatasetPath) -> list[str]:
+    """Sorted `<2 hex>/<id>` of the shard folders that are there, live or not."""
+    folder = dataset / "shards"
+    if isinstance(folder, RemotePath):  # one listing of everything beats one for each folder
+        return sorted({"/".join(name.split("/")[:2]) for name in folder.list_files()})
+    return [
+        f"{prefix}/{name}"
+        for prefix in list_names(folder)
+        if (folder / prefix).is_dir()
+        for name in list_names(folder / prefix)
+    ]
 
 
 def place_shard(folder: Path, dataset: DatasetPath, shard_id: str) -> None:

@@ -111,7 +111,9 @@ class ShardReader(ShardFiles):
                 for name, file in self.files.items()
                 if name.startswith(start)
             }
-            return RemoteArrayReader(folder, metadata, cache, sizes)
+            return RemoteArrayReader(
+                folder, metadata, cache, sizes, lambda name: self.whole.get(start + name)
+            )
         return ArrayReader(folder, metadata, cache)
 
     def _resident_column(self, path: str) -> "NDArray[Any] | _Column":

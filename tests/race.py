@@ -23,7 +23,7 @@ from retold.dataset.evict import EvictConfig, evict
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
-from retold.dataset.shard_files import ShardFiles
+from retold.dataset.shard_files import ShardFiles, fetch_ahead
 from retold.dataset.shard_writer import write_raw_shard
 from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
 from retold.schemas.episode import Episode, EpisodeRecord
@@ -184,11 +184,14 @@ def check_race(race: Race) -> Outcome:
     appended: Counter[tuple[int, int]] = Counter()
     collected: set[str] = set()
     evicted: set[str] = set()
+    shards = [ShardFiles(race.location, e) for commit in log.commits() for e in commit.added]
+    fetch_ahead(shards, ["episodes.parquet"])
+    files = {shard.entry.shard_id: shard for shard in shards}
     for number, commit in enumerate(log.commits()):
         assert commit.number == number
         outcome.operations[commit.operation] += 1
         for entry in commit.added:
-            found = ShardFiles(race.location, entry).episode_ids.astype(str).tolist()
+            found = files[entry.shard_id].episode_ids.astype(str).tolist()
             ids[entry.shard_id] = set(found)
             assert len(ids[entry.shard_id]) == len(found) == entry.episodes
         added = set().union(*(ids[entry.shard_id] for entry in commit.added))
