@@ -41,6 +41,7 @@ from sample_layouts import (
     write_retold,
 )
 
+from retold.dataset.cache_command import CacheConfig, cache_dataset
 from retold.dataset.log import CommitLog
 from retold.dataset.reader import DatasetReader
 from retold.dataset.sampler import WindowSampler
@@ -100,8 +101,24 @@ def measure_data(
                 memmap,
                 dataset,
             )
+    yield from _measure_cache(folder, data, memmap, seed)
     if not arguments.no_peers:
         yield from _measure_peers(folder, data, episodes, windows, memmap, seed)
+
+
+def _measure_cache(folder: Path, data: str, memmap: ReadBatch, seed: int) -> Iterator[Figure]:
+    """The `small` dataset with all of its arrays kept decoded."""
+    path = folder / "small"
+    dataset = CommitLog.open(path).dataset_id
+    config = CacheConfig(dataset=path, folder=folder / "cache", bytes=100_000_000_000)
+    wall, _ = _clock(lambda: cache_dataset(config))
+    read = read_retold(path, seed, threads=1, cache=config.folder)
+    opening, _ = _clock(lambda: read(0))
+    for name, value in (("fill", wall), ("first batch, hashes checked", opening)):
+        yield Figure(
+            data=data, layout="cache", measure=name, value=value, unit="s", dataset=dataset
+        )
+    yield from _compare(data, "cache", read, memmap, dataset)
 
 
 def _measure_peers(

@@ -87,10 +87,12 @@ def write_retold(
     writer.flush("benchmark", {})
 
 
-def read_retold(folder: Path, seed: int, *, threads: int, cache_bytes: int = 0) -> ReadBatch:
+def read_retold(
+    folder: Path, seed: int, *, threads: int, cache_bytes: int = 0, cache: Path | None = None
+) -> ReadBatch:
     """A sampler over the dataset, and one batch that is filled again and again."""
     sampler = WindowSampler(
-        [DatasetReader.open(folder)],
+        [DatasetReader.open(folder, cache=cache)],
         window_length=WINDOW,
         seed=seed,
         cut="drop",

@@ -79,6 +79,17 @@ COMMANDS = {
         ),
         Command(
             line=CommandLine(
+                command="cache",
+                sentence="Keep a dataset's decoded arrays as plain files, to sample faster.",
+                example="retold cache runs/maze/retold runs/maze/cache --bytes 2000000000",
+                positional=("dataset", "folder"),
+                has_config_file=False,
+            ),
+            config="retold.dataset.cache_command:CacheConfig",
+            work="retold.dataset.cache_command:cache_dataset",
+        ),
+        Command(
+            line=CommandLine(
                 command="train",
                 sentence="Learn a policy from datasets and publish it in the run's registry.",
                 example="retold train runs/maze/run --data runs/maze/raw --weight 1"

@@ -5,6 +5,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from retold.dataset.array_cache import ArrayCache
 from retold.dataset.episode_columns import EpisodeColumns, make_columns
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath, dataset_path, path_inside
@@ -77,6 +79,7 @@ class DatasetReader:
         self._shard_numbers = {entry.shard_id: n for n, entry in enumerate(self.shards)}
         self._source_paths = dict(sources)
         self._sources: dict[str, DatasetReader] = {}
+        self._array_cache: ArrayCache | None = None
 
     @classmethod
     def open(
@@ -85,6 +88,7 @@ class DatasetReader:
         *,
         snapshot: int | None = None,
         sources: Mapping[str, DatasetPath] | None = None,
+        cache: Path | None = None,
     ) -> "DatasetReader":
         """Open a dataset at its head, or at commit `snapshot`.
 
@@ -92,9 +96,10 @@ class DatasetReader:
             path: the dataset's folder or URL; `@12` or `@tag` after it names a snapshot.
             snapshot: number of a commit; beats the path's.
             sources: where datasets that variants refer to have moved, by dataset id.
+            cache: folder that `retold cache` filled: what it holds is mapped, not decoded.
 
         Raises:
-            DatasetError: there is no dataset, or nothing has been committed.
+            DatasetError: there is no dataset, nothing has been committed, or there is no cache.
         """
         log, chosen = open_log(dataset_path(path))
         if chosen is None:
@@ -105,13 +110,24 @@ class DatasetReader:
         if snapshot is not None:
             chosen = log.snapshot(snapshot)
         refuse_dropped(log, chosen)
-        return cls(log, chosen, sources or {})
+        reader = cls(log, chosen, sources or {})
+        reader._use_cache(None if cache is None else ArrayCache.open(cache))
+        return reader
 
     def follow(self) -> "DatasetReader":
-        """The dataset as it is now; shards that both snapshots hold are not read again."""
+        """The dataset and its sources as they are now; shards that were live are not read again."""
         known = {shard.entry.shard_id: shard for shard in self._shards}
         log = CommitLog.open(self.path)
-        return DatasetReader(log, log.head() or self.snapshot, self._source_paths, known=known)
+        newest = DatasetReader(log, log.head() or self.snapshot, self._source_paths, known=known)
+        newest._use_cache(self._array_cache)
+        newest._sources = {name: source.follow() for name, source in self._sources.items()}
+        return newest
+
+    def _use_cache(self, cache: ArrayCache | None) -> None:
+        """Look for decoded arrays there first; called before any is read."""
+        self._array_cache = cache
+        for shard in self._shards:
+            shard.array_cache = cache
 
     def __enter__(self) -> Self:
         return self
@@ -341,7 +357,9 @@ class DatasetReader:
             path = find_source(
                 self.log, self.snapshot.number, dataset_id, self._source_paths.get(dataset_id)
             )
-            self._sources[dataset_id] = DatasetReader.open(path, sources=self._source_paths)
+            source = DatasetReader.open(path, sources=self._source_paths)
+            source._use_cache(self._array_cache)
+            self._sources[dataset_id] = source
         return self._sources[dataset_id]
 
     def _locate(self, row: int) -> tuple["DatasetReader", int, EpisodeRecord]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from retold.dataset.array_cache import MappedArray
 from retold.dataset.chunk_cache import ChunkCache
 from retold.dataset.remote_path import RemotePath, read_ranges
 from retold.dataset.zarr_codec import CRC_BYTES, check_body, decode_body, read_checksum
@@ -21,7 +22,7 @@ Range = tuple[RemotePath, int, int]
 class ArrayRead:
     """Rows of one array that are wanted."""
 
-    array: ArrayReader
+    array: ArrayReader | MappedArray
     start: int
     out: NDArray[Any]
     """`[rows, ...]`: filled from row `start` on."""

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from retold.dataset.array_cache import ArrayCache, MappedArray
 from retold.dataset.chunk_cache import ChunkCache
 from retold.dataset.episode_columns import COLUMN_SCHEMA
 from retold.dataset.paths import DatasetPath, refuse_links
@@ -18,6 +19,9 @@ from retold.dataset.table import fill_columns
 from retold.dataset.zarr_reader import ArrayReader
 from retold.schemas.commit import ShardEntry
 from retold.schemas.dataset_schema import DatasetSchema
+
+StoredArray = ArrayReader | MappedArray
+"""An array of a shard: decoded from it, or mapped from a cache."""
 
 
 class ShardReader(ShardFiles):
@@ -33,8 +37,9 @@ class ShardReader(ShardFiles):
     ) -> None:
         super().__init__(dataset, entry)
         self._piecewise = piecewise
+        self.array_cache: ArrayCache | None = None
         self.schema = schema
-        self._arrays: dict[str, ArrayReader] = {}
+        self._arrays: dict[str, StoredArray] = {}
         self._resident: dict[str, NDArray[Any]] = {}
         self._leaves = {leaf.path: leaf for leaf in schema.leaves}
 
@@ -93,14 +98,18 @@ class ShardReader(ShardFiles):
         step, goal = self._resident_column("events/t"), self._resident_column("events/goal")
         return step[start:stop].copy(), goal[start:stop].copy()
 
-    def array(self, path: str) -> ArrayReader:
+    def array(self, path: str) -> StoredArray:
         """The array of one leaf."""
         if path not in self._arrays:
             self._arrays[path] = self.open_array(path, None)
         return self._arrays[path]
 
-    def open_array(self, path: str, cache: ChunkCache | None) -> ArrayReader:
+    def open_array(self, path: str, cache: ChunkCache | None) -> StoredArray:
         """The array of one leaf, opened anew: it lives as long as who asked for it."""
+        if self.array_cache is not None:
+            mapped = self.array_cache.find(self.entry.shard_id, path)
+            if mapped is not None:
+                return mapped
         metadata = self.read_checked(f"arrays/{path}/zarr.json")
         folder = self.path / f"arrays/{path}"
         refuse_links(folder)
@@ -136,7 +145,7 @@ class ShardReader(ShardFiles):
 class _Column:
     """A column of which only what is asked for is read."""
 
-    def __init__(self, array: ArrayReader) -> None:
+    def __init__(self, array: StoredArray) -> None:
         self._array = array
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:

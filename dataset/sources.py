@@ -3,13 +3,26 @@
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from retold.dataset.log import CommitLog
-from retold.dataset.paths import DatasetPath, dataset_path
+from retold.dataset.paths import DatasetPath, dataset_path, split_snapshot
 from retold.dataset.remote_path import RemotePath, is_url
 from retold.schemas.commit import SourceEntry
 from retold.schemas.errors import DatasetError, RetoldError, UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFlag:
+    """The flag of every command that reads variants through the datasets they refer to."""
+
+    source: tuple[str, ...] = ()
+    """OLD=NEW: where a dataset that variants refer to has moved; OLD is its id or recorded location."""
+
+    def moved(self, *datasets: DatasetPath) -> dict[str, DatasetPath]:
+        """Where the sources of some datasets have moved, by dataset id."""
+        return parse_moved(self.source, datasets)
 
 
 def find_source(
@@ -46,7 +59,7 @@ def find_source(
     raise DatasetError(
         f"{log.path}: the dataset {dataset_id} that its variants refer to was not found: "
         f"{'; '.join(dict.fromkeys(reasons))}. Put it back beside this dataset, or say "
-        f"where it is with --source OLD=NEW where the command has that flag."
+        f"where it is with --source OLD=NEW."
     )
 
 
@@ -62,9 +75,10 @@ def parse_moved(texts: Sequence[str], datasets: Sequence[DatasetPath]) -> dict[s
     """
     known: dict[str, str] = {}
     for path in datasets if texts else ():
-        for commit in CommitLog.open(path).commits():
+        folder, _ = split_snapshot(path)
+        for commit in CommitLog.open(folder).commits():
             for dataset_id, entry in commit.sources.items():
-                names = (dataset_id, *entry.locations, *map(str, _places(path, entry)))
+                names = (dataset_id, *entry.locations, *map(str, _places(folder, entry)))
                 known |= dict.fromkeys(names, dataset_id)
     moved: dict[str, DatasetPath] = {}
     for text in texts:

@@ -13,8 +13,7 @@ from retold.dataset.reader import DatasetReader
 from retold.dataset.remote_array import ArrayRead, read_arrays
 from retold.dataset.remote_path import RemotePath
 from retold.dataset.shard_files import fetch_ahead
-from retold.dataset.shard_reader import ShardReader
-from retold.dataset.zarr_reader import ArrayReader
+from retold.dataset.shard_reader import ShardReader, StoredArray
 from retold.schemas.dataset_schema import DatasetSchema
 from retold.schemas.errors import FormatError
 from retold.schemas.spaces import DiscreteSpace, Leaf
@@ -47,7 +46,7 @@ class StepStore:
             rows.append(rows[-1] + int(ends[span.stop] - ends[span.start]))
         self._first_rows = np.array(rows, np.int64)
         self._starts: list[int] = rows
-        self._arrays: dict[str, dict[int, ArrayReader]] = defaultdict(dict)
+        self._arrays: dict[str, dict[int, StoredArray]] = defaultdict(dict)
         self._columns: dict[str, _ResidentColumn] = {}
         self._leaves = {leaf.path: leaf for shard in self._shards for leaf in shard.schema.leaves}
         self._plan(reader, resident_bytes)
@@ -128,13 +127,13 @@ class StepStore:
         array, base = self._array(start, path)
         return array.read(start - base, stop - base)
 
-    def _array(self, row: int, path: str) -> tuple[ArrayReader, int]:
+    def _array(self, row: int, path: str) -> tuple[StoredArray, int]:
         """The array that holds a row of a leaf, and the row it begins with."""
         place = bisect_right(self._starts, row) - 1
         array = self._arrays[path].get(place) or self._open_array(path, place)
         return array, self._starts[place]
 
-    def _open_array(self, path: str, place: int) -> ArrayReader:
+    def _open_array(self, path: str, place: int) -> StoredArray:
         array = self._shards[place].open_array(path, self._cache)
         self._arrays[path][place] = array
         return array

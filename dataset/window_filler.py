@@ -40,7 +40,8 @@ class WindowFiller:
         self._store = np.where(self._is_variant, self._columns.source + 1, 0)
         self._first_row = self._columns.first_row.copy()
         for number, source in enumerate(readers[1:]):
-            _locate_variants(reader, source, number, self._first_row)
+            mine, rows = find_source_rows(reader, source, number)
+            self._first_row[mine] = source.columns.first_row[rows]
         budgets = _share_budget(resident_bytes, [r.raw_steps for r in readers])
         self._stores = [
             StepStore(one, resident_bytes=budget, cache=cache, pool=pool)
@@ -116,6 +117,40 @@ class WindowFiller:
         batch.truncated[windows.where] = False
         batch.terminated[members, windows.length - 1] = is_last & terminated
         batch.truncated[members, windows.length - 1] = is_last & ~terminated
+
+
+def find_source_rows(
+    reader: DatasetReader, source: DatasetReader, number: int
+) -> tuple[Rows, Rows]:
+    """Rows of the variants of one source, and the rows of their episodes in it, `[variants]` each.
+
+    Args:
+        reader: the dataset of the variants.
+        source: what they refer to.
+        number: the source's place in `EpisodeColumns.source_ids`.
+
+    Raises:
+        DatasetError: an episode is not live there.
+    """
+    columns = reader.columns
+    mine = np.flatnonzero(columns.source == number)
+    wanted = columns.source_episode_id[mine]
+    rows = source.columns.rows_of(wanted)
+    is_lost = rows < 0
+    if len(source):
+        is_lost |= source.columns.first_row[rows] < 0
+    if is_lost.any():
+        place = int(np.argmax(is_lost))
+        raise DatasetError(
+            explain_dangling(
+                reader.path,
+                format_id(columns.episode_id[mine[place]]),
+                format_id(wanted[place]),
+                source.path,
+                source.dataset_id,
+            )
+        )
+    return mine, rows
 
 
 class _Windows:
@@ -200,29 +235,6 @@ def _read_scalars(
             last = windows.first + windows.length
             values = store.gather(leaf.path, windows.before + 1, windows.first, last)
             batch.observation[leaf.path][windows.where] = windows.clear(values, is_state=True)
-
-
-def _locate_variants(
-    reader: DatasetReader, source: DatasetReader, number: int, first_row: Rows
-) -> None:
-    """Fill in where the arrays of the variants of one source begin."""
-    columns = reader.columns
-    mine = np.flatnonzero(columns.source == number)
-    wanted = columns.source_episode_id[mine]
-    rows = source.columns.rows_of(wanted)
-    first = np.where(rows >= 0, source.columns.first_row[rows], -1) if len(source) else rows
-    if (first < 0).any():
-        place = int(np.argmax(first < 0))
-        raise DatasetError(
-            explain_dangling(
-                reader.path,
-                format_id(columns.episode_id[mine[place]]),
-                format_id(wanted[place]),
-                source.path,
-                source.dataset_id,
-            )
-        )
-    first_row[mine] = first
 
 
 def _share_budget(budget_bytes: int, steps: list[int]) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import split_snapshot
 from retold.dataset.pins import pin
+from retold.dataset.progress import show_progress
 from retold.dataset.reader import DatasetReader
 from retold.dataset.sources import source_locations
 from retold.relabel.config import RelabelConfig
@@ -22,7 +23,6 @@ from retold.relabel.generation import (
 from retold.relabel.goal_shard import retell_goal_shard
 from retold.relabel.graph import TaskRunner
 from retold.relabel.options import GoalStatistics
-from retold.relabel.progress import show_progress
 from retold.relabel.shard_task import (
     ShardResult,
     SourceShard,

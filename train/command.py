@@ -17,7 +17,6 @@ from retold.dataset.paths import DatasetPath, split_snapshot
 from retold.dataset.pins import pin
 from retold.dataset.reader import DatasetReader
 from retold.dataset.sampler import WindowSampler
-from retold.dataset.sources import parse_moved
 from retold.policy.registry import PolicyRegistry
 from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import Snapshot
@@ -132,10 +131,12 @@ class _Data:
         """Draw from these commits from now on, and from the heads of datasets without a number."""
         config = self._config
         self._stack.close()
-        moved = parse_moved(config.source, config.data)
+        moved = config.moved(*config.data)
         self.readers = [
             self._stack.enter_context(
-                DatasetReader.open(path, snapshot=numbers.get(str(path)), sources=moved)
+                DatasetReader.open(
+                    path, snapshot=numbers.get(str(path)), sources=moved, cache=config.cache
+                )
             )
             for path in config.data
         ]

@@ -6,17 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from retold.dataset.paths import DatasetPath
+from retold.dataset.sources import SourceFlag
 from retold.policy.architecture import ArchitectureConfig
 from retold.schemas.errors import UsageError
 
 _MAY_CHANGE = frozenset(
-    {"run", "updates", "resume", "follow", "publish_every", "checkpoint_every", "threads", "source"}
+    {
+        *("run", "updates", "resume", "follow", "publish_every", "checkpoint_every", "threads"),
+        *("source", "cache"),
+    }
 )
 """Fields that a resumed run may set anew: none of them changes what an update does."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(SourceFlag):
     """What `retold train` is asked."""
 
     run: Path
@@ -25,8 +29,8 @@ class TrainConfig:
     """Dataset to learn from; may be given several times. It is never changed."""
     weight: tuple[float, ...] = ()
     """Share of windows from the dataset before it, in any scale; all equal if none is given."""
-    source: tuple[str, ...] = ()
-    """OLD=NEW: where a dataset that variants refer to has moved; OLD is its id or recorded location."""
+    cache: Path | None = None
+    """Folder that `retold cache` filled: what it holds is mapped instead of decoded."""
     updates: int = 1000
     """Updates of the run in all, those already done included."""
     follow: bool = False
@@ -137,6 +141,7 @@ class TrainConfig:
         content = asdict(self)
         content["run"] = str(self.run)
         content["data"] = [str(path) for path in self.data]
+        content["cache"] = None if self.cache is None else str(self.cache)
         content["source"] = list(self.source)
         content["weight"] = list(self.weight)
         content["discounts"] = list(self.discounts)
