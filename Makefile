@@ -7,12 +7,13 @@ FOLDERS := schemas tasks policy dataset collect relabel train evaluate cli
 INSTALLED := $(VENV)/installed
 DEMO := runs/demo
 
-.PHONY: help setup demo test test-long lint typing clean
+.PHONY: help setup demo test test-long test-zarr lint typing clean
 
 help:
 	@echo "make demo       install, then run the whole loop on Crafter (8 minutes on 2 cores)"
 	@echo "make test       install, lint, and run the tests (10 minutes on 2 cores)"
 	@echo "make test-long  kills at every point, and the README from top to bottom (an hour and a half)"
+	@echo "make test-zarr  compare another zarr-python (ZARR_PYTHON=) with this one on the golden datasets"
 	@echo "make lint       ruff and mypy alone"
 	@echo "make clean      remove what the above made, the runs excepted"
 
@@ -44,6 +45,14 @@ test: lint
 
 test-long: setup
 	$(BIN)/pytest -m long --timeout=0 --durations=10
+
+# E.g. `make test-zarr ZARR_PYTHON=python3.12`, with any zarr installed in it: does it read what ours reads?
+ZARR_PYTHON ?= $(BIN)/python
+test-zarr: setup
+	@mkdir -p build
+	$(BIN)/python tests/read_with_zarr.py tests/golden/v1 > build/zarr-ours.json
+	$(ZARR_PYTHON) tests/read_with_zarr.py tests/golden/v1 > build/zarr-other.json
+	cmp build/zarr-ours.json build/zarr-other.json
 
 # Interrupted, it goes on where it was; finished, it prints the table again.
 demo: setup

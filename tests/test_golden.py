@@ -7,12 +7,15 @@ from typing import Any
 import jsonschema
 import pytest
 from golden_dataset import read_all
+from read_with_zarr import read_arrays
 
 from retold.dataset.audit import audit_structure
+from retold.dataset.reader import DatasetReader
 from retold.policy.architecture import ArchitectureConfig
 from retold.policy.network import Policy
 from retold.policy.snapshot import encode_snapshot
 from retold.relabel.audit import audit_rewards
+from retold.schemas.canonical import sha256_hex
 from retold.tasks.registry import task_schema
 
 ROOT = Path(__file__).parents[1]
@@ -44,6 +47,23 @@ def test_the_golden_imported_dataset_reads_to_the_same_values() -> None:
     assert len(expected) == 3
     assert read_all(GOLDEN / "imported") == expected
     assert audit_structure(GOLDEN / "imported") == []
+
+
+@pytest.mark.parametrize("name", ["raw", "imported"])
+def test_zarr_python_finds_the_values_that_the_direct_reader_finds(name: str) -> None:
+    expected = {}
+    with DatasetReader.open(GOLDEN / name) as reader:
+        for entry in reader.shards:
+            shard = reader.shard_reader(entry.shard_id)
+            for file in shard.files:
+                folder, _, last = file.removeprefix("arrays/").rpartition("/")
+                metadata = shard.path / file
+                if last != "zarr.json" or json.loads(metadata.read_bytes())["node_type"] != "array":
+                    continue
+                rows = shard.array(folder).read_all()
+                values = [rows.dtype.str, list(rows.shape), sha256_hex(rows.tobytes())]
+                expected[f"shards/{entry.shard_id[:2]}/{entry.shard_id}/arrays/{folder}"] = values
+    assert expected and read_arrays(GOLDEN / name) == expected
 
 
 @pytest.mark.parametrize("name", FILES)
