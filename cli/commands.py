@@ -37,6 +37,17 @@ COMMANDS = {
     for command in (
         Command(
             line=CommandLine(
+                command="tasks",
+                sentence="List the tasks, or `show` one: its arguments, goals and a frame.",
+                example="retold tasks show maze --png maze.png",
+                positional=("action", "name"),
+                has_config_file=False,
+            ),
+            config="retold.cli.tasks:TasksConfig",
+            work="retold.cli.tasks:describe_tasks",
+        ),
+        Command(
+            line=CommandLine(
                 command="collect",
                 sentence="Record episodes of a task into a dataset.",
                 example="retold collect maze runs/maze/raw --episodes 200 --seed 1",
