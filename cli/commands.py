@@ -158,12 +158,23 @@ COMMANDS = {
             line=CommandLine(
                 command="audit",
                 sentence="Check a dataset: files, counts, checksums and recomputed rewards.",
-                example="retold audit runs/maze/raw --replay",
+                example="retold audit runs/maze/raw --replay all",
                 positional=("dataset",),
                 has_config_file=False,
             ),
             config="retold.cli.audit:AuditConfig",
             work="retold.cli.audit:audit_dataset",
+        ),
+        Command(
+            line=CommandLine(
+                command="replay",
+                sentence="Play a stored episode again from its seed and actions, and compare it.",
+                example="retold replay runs/maze/raw 0 --video maze.gif",
+                positional=("dataset", "episode"),
+                has_config_file=False,
+            ),
+            config="retold.cli.replay:ReplayConfig",
+            work="retold.cli.replay:replay",
         ),
         Command(
             line=CommandLine(

@@ -24,7 +24,7 @@ from retold.schemas.exploration import (
 )
 from retold.schemas.identity import make_episode_id, world_seed
 from retold.schemas.stop_signals import note_stop_signals
-from retold.tasks.registry import exploration_schedule, make_task, task_schema
+from retold.tasks.registry import exploration_schedule, make_task, task_schema, task_versions
 
 logger = logging.getLogger(__name__)
 
@@ -210,7 +210,11 @@ class _Recorder:
             self._writer.discard(find_committed(log, self._identity))
             episodes = self._writer.episodes
             indices = sorted(episode.record.index or 0 for episode in episodes)
-            details = {"identity": self._identity, "episodes": indices}
+            details = {
+                "identity": self._identity,
+                "episodes": indices,
+                "versions": task_versions(self._config.task),
+            }
             try:
                 self._writer.flush("collect", details, base=base, check=self._refuse_doubles)
             except ConflictError:

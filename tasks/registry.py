@@ -7,7 +7,7 @@ A package adds tasks by an entry point of the group `retold.tasks`, which names 
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from typing import Any
 
 import gymnasium
@@ -163,6 +163,14 @@ def exploration_schedule(name: str, given: Mapping[str, Any]) -> ExplorationSche
     return task.exploration(complete(task, given))
 
 
+def task_versions(name: str) -> dict[str, str]:
+    """Versions of the packages that a task's dynamics come from: a replay holds within them."""
+    return {
+        package: _version(package)
+        for package in dict.fromkeys(("retold", *find_task(name).packages, "numpy"))
+    }
+
+
 @cache
 def _entry_points() -> dict[str, EntryPoint]:
     found: dict[str, EntryPoint] = {}
@@ -193,6 +201,14 @@ def _load_foreign(point: EntryPoint) -> Task | TaskFamily:
             f"which is no Task or TaskFamily of that name. Correct or uninstall it."
         )
     return found
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _distribution(point: EntryPoint) -> str:

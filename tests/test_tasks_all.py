@@ -202,7 +202,7 @@ def test_another_package_adds_a_task(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert (found["episodes"], found["steps"], found["success"]) == (3, 15, 1.0)
-    audit = run_with_plugin(environment, "audit", raw, "--replay")
+    audit = run_with_plugin(environment, "audit", raw, "--replay", "all")
     assert audit.returncode == 0, audit.stdout
 
 
