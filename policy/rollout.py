@@ -96,6 +96,7 @@ class _Slot:
         index = assignment.index
         self._act_rng = random_stream(choice.run_seed, f"{choice.stage} act", index)
         self._explore_rng = random_stream(choice.run_seed, f"{choice.stage} explore", index)
+        self._epsilon_scale = self._explore_rng.random() if choice.exploration.is_scaled else 1.0
         self._transitions: list[tuple[Leaves, float, bool, bool, dict[str, Any]]] = []
         try:
             observation, facts = self.environment.reset(seed=assignment.seed)
@@ -114,6 +115,7 @@ class _Slot:
             return random_action(self._codec, self._act_rng)
         step = len(self._transitions)
         epsilon = self._choice.exploration.epsilon(step, self.assignment.index)
+        epsilon *= self._epsilon_scale
         if epsilon > 0 and self._explore_rng.random() < epsilon:
             return random_action(self._codec, self._explore_rng)
         return draw_action(self._codec, numbers, self._act_rng, is_greedy=self._choice.is_greedy)
