@@ -27,7 +27,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -e $@ || rm -rf $(VENV)
 	@rm -f $@
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,envs,figures,interchange]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,envs,figures,interchange,video]'
 	@touch $@
 
 # Type checkers cannot see setuptools' mapping; they read this tree of links.

@@ -1,11 +1,13 @@
 """`retold audit`: the structural, reward and replay audits of one dataset, joined."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from retold.dataset.paths import DatasetPath
-from retold.schemas.errors import DatasetError, UsageError
+from retold.schemas.errors import UsageError
 from retold.schemas.findings import Finding
+
+ALL = "all"
+"""As `--replay` takes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,17 +16,22 @@ class AuditConfig:
 
     dataset: DatasetPath
     """Dataset to check, or a snapshot (`DATASET@12`). It is never written to."""
-    replay: bool = False
-    """Also replay stored episodes in their environment and compare every observation, reward and
-    goal event."""
-    episodes: int | None = None
-    """Replay only this many episodes, spread evenly over the dataset; none means all of them."""
+    replay: str | None = None
+    """Also replay this many stored episodes, spread evenly, or `all` of them, and compare every
+    observation, reward, flag and goal event; none replays nothing."""
+    workers: int | None = None
+    """Processes that replay; none chooses: one a core, or none for few episodes."""
 
     def __post_init__(self) -> None:
-        if self.episodes is not None and self.episodes < 1:
-            raise UsageError(f"--episodes is {self.episodes}, but at least 1 can be replayed.")
-        if self.episodes is not None and not self.replay:
-            raise UsageError("--episodes says how many episodes to replay. Give --replay as well.")
+        if self.replay not in (None, ALL) and not (self.replay.isdigit() and int(self.replay)):
+            raise UsageError(f"--replay is {self.replay!r}. Give a number of episodes, or all.")
+        if self.workers is not None and self.workers < 0:
+            raise UsageError(f"--workers is {self.workers}, but must be at least 0.")
+
+    @property
+    def most_replays(self) -> int | None:
+        """How many episodes are replayed; None for all."""
+        return int(self.replay) if self.replay not in (None, ALL) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +43,8 @@ class AuditResult:
     """Episodes in the dataset's newest snapshot."""
     replayed: int
     """Episodes replayed."""
+    not_replayable: int = 0
+    """Episodes that were to be replayed, but hold no seed."""
     findings: tuple[Finding, ...]
 
     def describe(self) -> str:
@@ -46,6 +55,8 @@ class AuditResult:
         checked = _count(self.episodes, "episode")
         if self.replayed:
             checked += f", {self.replayed:,} of them replayed"
+        if self.not_replayable:
+            checked += f", {self.not_replayable:,} without a seed to replay"
         verdict = "damaged" if self.errors else "clean"
         return "\n".join([*lines, f"{self.dataset}: {verdict} ({checked}; {counts})"])
 
@@ -73,20 +84,26 @@ def audit_dataset(config: AuditConfig) -> AuditResult:
     if CommitLog.open(config.dataset).head() is None:  # made, and nothing committed yet
         return AuditResult(dataset=str(config.dataset), episodes=0, replayed=0, findings=())
     findings = list(audit_structure(config.dataset))
-    episodes = replayed = 0
+    episodes = replayed = not_replayable = 0
     is_readable = all(finding.severity != "error" for finding in findings)
     if is_readable:  # a damaged file would be reported again by each later audit
         findings += audit_rewards(config.dataset)
         episodes = _count_episodes(config.dataset)
-    if is_readable and config.replay:
-        for finding in _replay(config):
-            replayed += 1
-            if finding is not None:
-                findings.append(finding)
+    if is_readable and config.replay is not None:
+        from retold.collect.replay_audit import replay_dataset
+
+        outcomes = sorted(
+            replay_dataset(config.dataset, config.most_replays, config.workers),
+            key=lambda outcome: outcome.row,
+        )
+        findings += [outcome.finding for outcome in outcomes if outcome.finding is not None]
+        replayed = sum(outcome.is_replayable for outcome in outcomes)
+        not_replayable = len(outcomes) - replayed
     return AuditResult(
         dataset=str(config.dataset),
         episodes=episodes,
         replayed=replayed,
+        not_replayable=not_replayable,
         findings=tuple(findings),
     )
 
@@ -100,21 +117,3 @@ def _count_episodes(path: DatasetPath) -> int:
 
     with DatasetReader.open(path) as reader:
         return len(reader)
-
-
-def _replay(config: AuditConfig) -> Iterator[Finding | None]:
-    import numpy as np
-
-    from retold.collect.replay import replay_episode
-    from retold.dataset.reader import DatasetReader
-
-    with DatasetReader.open(config.dataset) as reader:
-        if any(task.is_imported for task in reader.schema.tasks):
-            raise DatasetError(
-                f"{config.dataset}: its episodes were imported, and there is no task to replay them "
-                f"in. Audit without --replay."
-            )
-        count = min(config.episodes or len(reader), len(reader))
-        for row in np.linspace(0, len(reader) - 1, count).round().astype(int).tolist():
-            episode = reader.read_episode(row)
-            yield replay_episode(episode, reader.schema.tasks[episode.record.task])

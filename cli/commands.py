@@ -37,6 +37,17 @@ COMMANDS = {
     for command in (
         Command(
             line=CommandLine(
+                command="tasks",
+                sentence="List the tasks, or `show` one: its arguments, goals and a frame.",
+                example="retold tasks show maze --png maze.png",
+                positional=("action", "name"),
+                has_config_file=False,
+            ),
+            config="retold.cli.tasks:TasksConfig",
+            work="retold.cli.tasks:describe_tasks",
+        ),
+        Command(
+            line=CommandLine(
                 command="collect",
                 sentence="Record episodes of a task into a dataset.",
                 example="retold collect maze runs/maze/raw --episodes 200 --seed 1",
@@ -158,12 +169,23 @@ COMMANDS = {
             line=CommandLine(
                 command="audit",
                 sentence="Check a dataset: files, counts, checksums and recomputed rewards.",
-                example="retold audit runs/maze/raw --replay",
+                example="retold audit runs/maze/raw --replay all",
                 positional=("dataset",),
                 has_config_file=False,
             ),
             config="retold.cli.audit:AuditConfig",
             work="retold.cli.audit:audit_dataset",
+        ),
+        Command(
+            line=CommandLine(
+                command="replay",
+                sentence="Play a stored episode again from its seed and actions, and compare it.",
+                example="retold replay runs/maze/raw 0 --video maze.gif",
+                positional=("dataset", "episode"),
+                has_config_file=False,
+            ),
+            config="retold.cli.replay:ReplayConfig",
+            work="retold.cli.replay:replay",
         ),
         Command(
             line=CommandLine(

@@ -164,6 +164,7 @@ _BY_TASK = "the section [task]"
 _BY_LOOP = "the loop"
 _BY_SEED = "`seed` under [loop]"
 _COLLECT = {
+    "follow": _BY_LOOP,
     "task": _BY_TASK,
     "task_args": _BY_TASK,
     "dataset": _BY_LOOP,
@@ -181,7 +182,7 @@ _TRAIN = {
     "seed": _BY_SEED,
 }
 _FREE = frozenset(
-    ("environments", "flush_seconds", "workers", "scheduler")
+    ("environments", "flush_seconds", "workers", "scheduler", "collectors", "timeout_seconds")
     + ("publish_every", "checkpoint_every", "threads")
 )
 """Values that change no result, so that a resumed loop may change them."""

@@ -57,13 +57,15 @@ def is_nested(value: Any) -> bool:
     return _is_record(value)
 
 
-def format_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Columns aligned by width, numbers to the right; the rows beyond `MOST_ROWS` are counted."""
+def format_table(
+    header: Sequence[str], rows: Iterable[Sequence[Any]], most_rows: int = MOST_ROWS
+) -> str:
+    """Columns aligned by width, numbers to the right; the rows beyond `most_rows` are counted."""
     cells = [
         [format_cell(value, name) for name, value in zip(header, row, strict=True)] for row in rows
     ]
-    hidden = len(cells) - MOST_ROWS
-    cells = cells[:MOST_ROWS] if hidden > 1 else cells
+    hidden = len(cells) - most_rows
+    cells = cells[:most_rows] if hidden > 1 else cells
     labels = [_label(name) for name in header]
     columns = list(zip(labels, *cells, strict=True))
     widths = [max(map(len, column)) for column in columns]

@@ -1,11 +1,12 @@
 """`retold collect`: record episodes of a task into a dataset."""
 
-import logging
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+import os
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,20 +14,26 @@ from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath
 from retold.dataset.writer import DatasetWriter
 from retold.schemas.canonical import encode_json
-from retold.schemas.commit import Commit
 from retold.schemas.dataset_schema import DatasetSchema
-from retold.schemas.episode import Episode, EpisodeRecord
-from retold.schemas.errors import ConflictError, DatasetError, RetoldError, UsageError
+from retold.schemas.errors import DatasetError, UsageError
 from retold.schemas.exploration import (
     NO_EXPLORATION,
     ExplorationSchedule,
+    bilevel_epsilon,
     constant_epsilon,
 )
-from retold.schemas.identity import make_episode_id, world_seed
+from retold.schemas.identity import world_seed
 from retold.schemas.stop_signals import note_stop_signals
-from retold.tasks.registry import exploration_schedule, make_task, task_schema
+from retold.tasks.registry import exploration_schedule, find_task, task_schema, task_versions
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from retold.collect.play import Outcome, PlaySetup
+    from retold.collect.recorder import Recorder
+
+_FEW = 8
+"""Episodes a core that are not worth starting processes."""
+_WAIT_SECONDS = 0.5
+"""Between looks at a dataset that is full."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +41,7 @@ class CollectConfig:
     """What `retold collect` is asked."""
 
     task: str
-    """Task to play: crafter, maze or tmaze."""
+    """Task to play, as `retold tasks` lists them."""
     dataset: DatasetPath
     """Dataset to append to; made if there is none."""
     policy: str = "random"
@@ -53,15 +60,49 @@ class CollectConfig:
     """Chance of a random action, in [0, 1]; none means what the task declares for policies, or 0."""
     flush_seconds: float = 60.0
     """Seconds after which gathered episodes are written and committed."""
+    workers: int | None = None
+    """Processes that play; 0 plays in this one, where an environment that hangs cannot be helped;
+    none chooses: one a core for tasks whose steps are slow, 0 for the others."""
+    timeout_seconds: float = 300.0
+    """Longest step or reset of an environment in a worker, before it is ended and replaced."""
+    most_drops: int = 10
+    """Episodes in a row that may be dropped because their environment failed."""
+    exploration: Literal["task", "bilevel"] = "task"
+    """What a learned policy explores by: what the task declares (or --epsilon), or bilevel: epsilon
+    that falls over episodes and within each, at a scale that every episode draws."""
+    anneal_episodes: int = 1000
+    """Episodes of the seed over which bilevel exploration falls."""
+    follow: bool = False
+    """Go on until stopped, --episodes or not."""
+    most_steps: int | None = None
+    """With --follow: transitions that the dataset may hold."""
+    when_full: Literal["wait", "evict"] = "wait"
+    """With --most-steps: wait until someone evicts episodes, or evict the oldest."""
+    scheduler: str | None = None
+    """Address of a running Dask scheduler, whose workers collect; they must see the dataset."""
+    collectors: int = 2
+    """With --scheduler: Dask tasks that collect at once, each a part of the episodes."""
 
     def __post_init__(self) -> None:
-        for name, minimum in (("episodes", 1), ("first", 0), ("environments", 1), ("seed", 0)):
-            if getattr(self, name) < minimum:
-                raise UsageError(
-                    f"--{name} is {getattr(self, name)}, but must be at least {minimum}."
-                )
+        minimums = {"episodes": 1, "first": 0, "environments": 1, "seed": 0, "most_drops": 0}
+        minimums |= {"workers": 0, "anneal_episodes": 0, "most_steps": 1, "collectors": 1}
+        for name, minimum in minimums.items():
+            value = getattr(self, name)
+            if value is not None and value < minimum:
+                flag = name.replace("_", "-")
+                raise UsageError(f"--{flag} is {value}, but must be at least {minimum}.")
         if self.epsilon is not None and not 0 <= self.epsilon <= 1:
             raise UsageError(f"--epsilon is {self.epsilon}, but a chance lies between 0 and 1.")
+        if self.epsilon is not None and self.exploration != "task":
+            raise UsageError(
+                "--epsilon and --exploration bilevel are two ways to explore. Give one."
+            )
+        if self.timeout_seconds <= 0:
+            raise UsageError(f"--timeout-seconds is {self.timeout_seconds}, but must be above 0.")
+        if self.follow and self.scheduler is not None:
+            raise UsageError("--follow goes on for ever, and --scheduler plays parts. Give one.")
+        if self.most_steps is not None and not self.follow:
+            raise UsageError("--most-steps bounds a collector that goes on. Give --follow as well.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +114,8 @@ class CollectResult:
     """Episodes recorded now."""
     skipped: int
     """Episodes of the range that were committed before."""
+    dropped: int
+    """Episodes whose environment failed; a later run tries them again."""
     steps: int
     mean_return: float | None
     success: float | None
@@ -86,14 +129,16 @@ def collect(config: CollectConfig) -> CollectResult:
     Raises:
         UsageError: the task or its arguments are wrong.
         DatasetError: the dataset holds other data under this seed, or cannot be written.
-        EnvironmentFailure: an environment failed; episodes finished before are committed.
+        EnvironmentFailure: environments failed at every episode, or at too many in a row; episodes
+            finished before are committed.
     """
+    from retold.collect.play import PlaySetup
+    from retold.collect.recorder import Recorder, find_committed
     from retold.policy.registry import resolve_policy
-    from retold.policy.rollout import ActionChoice, EpisodeAssignment, roll_out
 
     schema = task_schema(config.task, config.task_args)
     policy = resolve_policy(config.policy)
-    exploration = _choose_exploration(config)
+    exploration = _choose_exploration(config, schema)
     identity = {
         "run_seed": config.seed,
         "task": schema.tasks[0].identity.decode().strip(),
@@ -106,191 +151,136 @@ def collect(config: CollectConfig) -> CollectResult:
     committed = find_committed(log, identity)  # refuses other settings before anything is played
     wanted = range(config.first, config.first + config.episodes)
     missing = [index for index in wanted if index not in committed]
-    writer = DatasetWriter(log, schema, flush_seconds=config.flush_seconds)
-    recorder = _Recorder(config, writer, identity, encode_json(exploration.to_json()))
-    if missing:
-        environments = [
-            make_task(config.task, config.task_args)
-            for _ in range(min(config.environments, len(missing)))
-        ]
-        finished = roll_out(
-            environments,
-            schema,
-            iter([EpisodeAssignment(i, world_seed(config.seed, i)) for i in missing]),
-            ActionChoice(
-                run_seed=config.seed, stage="collect", is_greedy=False, exploration=exploration
-            ),
-            _newest_actor(policy.newest, len(environments)),
-        )
-        try:
-            with note_stop_signals() as stopped:
-                recorder.record(finished, len(missing), stopped)
-        finally:
-            # Whatever ended the rollout, what is finished is not lost.
-            recorder.flush()
-            for environment in environments:
-                environment.close()
+    if config.scheduler is not None:
+        from retold.collect.cluster import collect_on_cluster
+
+        return collect_on_cluster(config, missing, log)
+    setup = PlaySetup(
+        task=config.task,
+        task_args=config.task_args,
+        schema=schema,
+        policy=config.policy,
+        run_seed=config.seed,
+        exploration=exploration,
+    )
+    recorder = Recorder(
+        DatasetWriter(log, schema, flush_seconds=config.flush_seconds),
+        identity,
+        exploration=encode_json(exploration.to_json()).decode().strip(),
+        versions=task_versions(config.task),
+        most_drops=config.most_drops,
+    )
+    try:
+        with note_stop_signals() as stopped:
+            if config.follow:
+                _follow(config, setup, recorder, committed, stopped)
+            elif missing:
+                outcomes = _play(config, setup, missing, len(missing), stopped)
+                recorder.record(outcomes, len(missing), stopped)
+    finally:
+        # Whatever ended the rollout, what is finished is not lost.
+        recorder.flush()
+    recorder.refuse_all_dropped()
+    return make_result(
+        config,
+        log,
+        skipped=0 if config.follow else len(wanted) - len(missing),
+        dropped=recorder.dropped,
+        steps=recorder.steps,
+        returns=recorder.returns,
+        verdicts=recorder.verdicts,
+    )
+
+
+def make_result(
+    config: CollectConfig,
+    log: CommitLog,
+    *,
+    skipped: int,
+    dropped: int,
+    steps: int,
+    returns: Sequence[float],
+    verdicts: Sequence[bool],
+) -> CollectResult:
+    """The sums of what was recorded."""
     head = log.head()
-    returns, verdicts = recorder.returns, recorder.verdicts
     return CollectResult(
         dataset=str(config.dataset),
         episodes=len(returns),
-        skipped=len(wanted) - len(missing),
-        steps=recorder.steps,
+        skipped=skipped,
+        dropped=dropped,
+        steps=steps,
         mean_return=float(np.mean(returns)) if returns else None,
         success=float(np.mean(verdicts)) if verdicts else None,
         snapshot=None if head is None else head.number,
     )
 
 
-def find_committed(log: CommitLog, identity: Mapping[str, Any]) -> set[int]:
-    """Episodes of a run seed that were ever committed; evicted ones are not collected again.
+def _play(
+    config: CollectConfig,
+    setup: "PlaySetup",
+    indices: Iterable[int],
+    count: int | None,
+    stopped: Callable[[], int],
+) -> "Iterator[Outcome]":
+    """Play episodes where the configuration says; `count` is how many, None if they never end."""
+    from retold.collect.play import play_here
+    from retold.policy.rollout import EpisodeAssignment
 
-    Raises:
-        DatasetError: the seed was used with another task, policy or exploration.
-    """
-    committed: set[int] = set()
-    for commit in log.commits():
-        if commit.operation != "collect":
-            continue
-        known = commit.details["identity"]
-        if known["run_seed"] != identity["run_seed"]:
-            continue
-        for name, value in identity.items():
-            if known[name] != value:
-                raise DatasetError(
-                    f"{log.path}: seed {identity['run_seed']} was collected with {name} "
-                    f"{known[name]!r}, but now it is {value!r}. Give another --seed, or another "
-                    f"dataset."
-                )
-        committed.update(commit.details["episodes"])
-    return committed
+    assignments = (EpisodeAssignment(i, world_seed(config.seed, i)) for i in indices)
+    environments = min(config.environments, config.environments if count is None else count)
+    workers = min(environments, _choose_workers(config, count))
+    if workers == 0:
+        return play_here(setup, environments, assignments)
+    from retold.collect.workers import play_in_workers
+
+    return play_in_workers(
+        setup,
+        environments,
+        assignments,
+        workers=workers,
+        timeout_seconds=config.timeout_seconds,
+        is_stopped=stopped,
+    )
 
 
-class _Recorder:
-    """Turns finished episodes into stored ones."""
+def _choose_workers(config: CollectConfig, count: int | None) -> int:
+    if config.workers is not None:
+        return config.workers
+    cores = os.cpu_count() or 1
+    is_little = count is not None and count < _FEW * cores
+    return 0 if is_little or find_task(config.task).is_fast else cores
 
-    def __init__(
-        self,
-        config: CollectConfig,
-        writer: DatasetWriter,
-        identity: Mapping[str, Any],
-        exploration: bytes,
-    ) -> None:
-        self._config = config
-        self._writer = writer
-        self._identity = identity
-        self._exploration = exploration.decode().strip()
-        self.steps = 0
-        self.returns: list[float] = []
-        self.verdicts: list[bool] = []
 
-    def record(self, finished: Iterator[Any], total: int, stopped: Callable[[], int]) -> None:
-        """Take episodes until none is left or a signal arrives."""
-        from tqdm import tqdm
-
-        for episode in tqdm(finished, total=total, unit="episode", disable=None, leave=False):
-            self._add(episode)
-            if self._writer.should_flush:
-                self.flush()
-                logger.info("%d of %d episodes are recorded.", len(self.returns), total)
-            if number := stopped():
-                self.flush()
-                raise RetoldError(
-                    f"{self._config.dataset}: stopped by {signal.Signals(number).name} after "
-                    f"{len(self.returns)} of {total} episodes, which are committed. Run again to "
-                    f"go on."
-                )
-
-    def flush(self) -> None:
-        """Commit what is gathered, less what another collector of the seed committed meanwhile."""
-        log = self._writer.log
-        while True:
-            base = log.head()
-            self._writer.discard(find_committed(log, self._identity))
-            episodes = self._writer.episodes
-            indices = sorted(episode.record.index or 0 for episode in episodes)
-            details = {"identity": self._identity, "episodes": indices}
-            try:
-                self._writer.flush("collect", details, base=base, check=self._refuse_doubles)
-            except ConflictError:
-                continue
-            break
-        self.steps += sum(episode.length for episode in episodes)
-        self.returns += [episode.record.episode_return for episode in episodes]
-        verdicts = (episode.record.success for episode in episodes)
-        self.verdicts += [verdict for verdict in verdicts if verdict is not None]
-
-    def _refuse_doubles(self, since: Sequence[Commit]) -> None:
-        for commit in since:
-            if commit.operation == "collect":
-                raise ConflictError(
-                    f"{self._config.dataset}: another process collected into the dataset. Run again."
-                )
-
-    def _add(self, finished: Any) -> None:
-        index = finished.assignment.index
-        is_random = finished.policy_id == "random"
-        record = EpisodeRecord(
-            episode_id=make_episode_id(self._writer.log.dataset_id, self._config.seed, index),
-            task=0,
-            length=len(finished.reward),
-            episode_return=float(finished.reward.sum(dtype=np.float64)),
-            terminated=bool(finished.terminated[-1]),
-            truncated=bool(finished.truncated[-1]),
-            environment_terminated=bool(finished.environment_terminated[-1]),
-            success=finished.success,
-            instruction=finished.instruction,
-            completed=finished.completed,
-            initial_goals=finished.initial_goals,
-            run_seed=self._config.seed,
-            index=index,
-            seed=finished.assignment.seed,
-            policy=finished.policy_id,
-            policy_update=finished.policy_update,
-            exploration=None if is_random else self._exploration,
+def _follow(
+    config: CollectConfig,
+    setup: "PlaySetup",
+    recorder: "Recorder",
+    committed: Container[int],
+    stopped: Callable[[], int],
+) -> None:
+    """Play on and on; while the dataset is full, either the oldest leave or nothing is played."""
+    indices = (i for i in itertools.count(config.first) if i not in committed)
+    limit = config.most_steps if config.when_full == "wait" else None
+    if config.most_steps is not None and config.when_full == "evict":
+        recorder.evict_beyond(config.most_steps)
+    while not stopped():
+        some = itertools.takewhile(
+            lambda _: limit is None or recorder.total_steps() < limit, indices
         )
-        self._writer.add(
-            Episode(
-                record=record,
-                observation=finished.observation,
-                action=finished.action,
-                reward=finished.reward,
-                terminated=finished.terminated,
-                truncated=finished.truncated,
-                environment_terminated=finished.environment_terminated,
-                reset=finished.reset,
-                event_step=finished.event_step,
-                event_goal=finished.event_goal,
-            )
-        )
+        recorder.record(_play(config, setup, some, None, stopped), None, stopped)
+        recorder.flush()
+        while not stopped() and limit is not None and recorder.total_steps() >= limit:
+            time.sleep(_WAIT_SECONDS)
 
 
-def _newest_actor(newest: Callable[[], Path | None], slots: int) -> Callable[[], Any]:
-    """Loads a policy when the registry names a new one; asked between episodes."""
-    from retold.policy.acting import PolicyActor, RandomActor
-    from retold.policy.snapshot import load_snapshot
-
-    current: Any = RandomActor()
-    loaded: Path | None = None
-
-    def look() -> Any:
-        nonlocal current, loaded
-        path = newest()
-        if path is not None and path != loaded:
-            policy, description = load_snapshot(path)
-            current = PolicyActor(policy, slots, description.policy_id, description.update)
-            loaded = path
-        return current
-
-    return look
-
-
-def _choose_exploration(config: CollectConfig) -> ExplorationSchedule:
+def _choose_exploration(config: CollectConfig, schema: DatasetSchema) -> ExplorationSchedule:
     if config.epsilon is not None:
         return constant_epsilon(config.epsilon)
     if config.policy == "random":
         return NO_EXPLORATION
+    if config.exploration == "bilevel":
+        return bilevel_epsilon(schema.tasks[0].horizon, config.anneal_episodes)
     return exploration_schedule(config.task, config.task_args) or NO_EXPLORATION
 
 

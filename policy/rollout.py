@@ -2,9 +2,11 @@
 
 Environments are reset by hand, each with its episode's own seed, so that the true last observation is
 kept and every episode can be replayed. All draws come from the episode's own streams: the episodes do
-not depend on how many environments run.
+not depend on how many environments run. An environment that fails is replaced where there is a
+replacement, and its episode dropped: nothing of it is returned.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retold.policy.acting import Actor
+from retold.policy.action_draws import draw_action, random_action
+from retold.policy.actions import make_action_codec
+from retold.policy.observation_reader import ObservationReader, WrongValue
 from retold.schemas.dataset_schema import DatasetSchema
 from retold.schemas.episode import Leaves
 from retold.schemas.errors import EnvironmentFailure
 from retold.schemas.exploration import ExplorationSchedule
 from retold.schemas.identity import random_stream
-from retold.schemas.spaces import DiscreteSpace, flatten_value
+from retold.schemas.spaces import find_invalid, flatten_value
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,14 @@ class FinishedEpisode:
     event_goal: NDArray[np.uint32]
 
 
+@dataclass(frozen=True)
+class DroppedEpisode:
+    """An episode whose environment failed."""
+
+    assignment: EpisodeAssignment
+    reason: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class ActionChoice:
     """How probabilities become actions."""
@@ -69,12 +82,11 @@ class _Slot:
     def __init__(
         self, environment: gymnasium.Env[Any, Any], schema: DatasetSchema, number: int
     ) -> None:
-        assert isinstance(schema.action_space, DiscreteSpace)
         self.number = number
-        self._environment = environment
+        self.environment = environment
         self._schema = schema
-        self._start = schema.action_space.start
-        self._actions = schema.action_space.n
+        self._codec = make_action_codec(schema)
+        self._reader = ObservationReader(schema.observation_space)
         self.actor: Actor
 
     def begin(self, assignment: EpisodeAssignment, actor: Actor, choice: ActionChoice) -> None:
@@ -84,51 +96,59 @@ class _Slot:
         index = assignment.index
         self._act_rng = random_stream(choice.run_seed, f"{choice.stage} act", index)
         self._explore_rng = random_stream(choice.run_seed, f"{choice.stage} explore", index)
-        observation, facts = self._call(lambda: self._environment.reset(seed=assignment.seed))
-        self.observations = [self._flatten(observation)]
-        self._instruction = tuple(facts["instruction"])
-        self._initial_goals = tuple(facts["initial_goals"])
+        self._epsilon_scale = self._explore_rng.random() if choice.exploration.is_scaled else 1.0
         self._transitions: list[tuple[Leaves, float, bool, bool, dict[str, Any]]] = []
+        try:
+            observation, facts = self.environment.reset(seed=assignment.seed)
+            self.observations = [self._reader.read(observation)]
+            self._instruction = tuple(facts["instruction"])
+            self._initial_goals = tuple(facts["initial_goals"])
+        except Exception as error:
+            raise self._failure(error) from error
         self.progress = 0
         self._completed: list[int] = []
         actor.begin(self.number, self._instruction)
 
-    def choose(self, chances: NDArray[np.float64] | None) -> int:
-        """The next action, counted from 0."""
-        if chances is None:
-            return int(self._act_rng.integers(self._actions))
+    def choose(self, numbers: NDArray[np.float64] | None) -> Any:
+        """The next action, out of what the actor says of it."""
+        if numbers is None:
+            return random_action(self._codec, self._act_rng)
         step = len(self._transitions)
         epsilon = self._choice.exploration.epsilon(step, self.assignment.index)
+        epsilon *= self._epsilon_scale
         if epsilon > 0 and self._explore_rng.random() < epsilon:
-            return int(self._explore_rng.integers(self._actions))
-        if self._choice.is_greedy:
-            return int(np.argmax(chances))
-        ends = np.cumsum(chances)
-        return int(np.searchsorted(ends, self._act_rng.random() * ends[-1], side="right"))
+            return random_action(self._codec, self._explore_rng)
+        return draw_action(self._codec, numbers, self._act_rng, is_greedy=self._choice.is_greedy)
 
-    def play(self, action: int) -> bool:
+    def play(self, value: Any) -> bool:
         """One transition; whether the episode is over."""
-        value = np.int64(action + self._start)
-        observation, reward, terminated, truncated, facts = self._call(
-            lambda: self._environment.step(value)
-        )
-        if not np.isfinite(reward) or (terminated and truncated):
-            raise self._failure(
-                f"reward {reward}, terminated {terminated} and truncated {truncated}; a reward is "
-                f"finite and at most one flag is set"
-            )
+        try:
+            observation, reward, terminated, truncated, facts = self.environment.step(value)
+            read = self._reader.read(observation)
+            reward = _check_outcome(reward, terminated, truncated)
+            reset = bool(facts["reset"])
+        except Exception as error:
+            raise self._failure(error) from error
         leaves = flatten_value(self._schema.action_space, value, "action")
         step = len(self._transitions)
-        self._transitions.append((leaves, float(reward), bool(terminated), bool(truncated), facts))
-        self.observations.append(self._flatten(observation))
+        self._transitions.append((leaves, reward, bool(terminated), bool(truncated), facts))
+        self.observations.append(read)
         if self._instruction and reward:
             self.progress += 1
             self._completed.append(step)
-        self.actor.record(self.number, leaves, float(reward), bool(facts["reset"]))
+        self.actor.record(self.number, leaves, reward, reset)
         return bool(terminated or truncated)
 
     def finish(self) -> FinishedEpisode:
-        """The episode with its arrays stacked."""
+        """The episode with its arrays stacked, every row inside its space."""
+        try:
+            finished = self._stack()
+            _check_rows(finished, self._schema)
+        except Exception as error:
+            raise self._failure(error) from error
+        return finished
+
+    def _stack(self) -> FinishedEpisode:
         actions, rewards, terminated, truncated, facts = zip(*self._transitions, strict=True)
         events = [(t, goal) for t, fact in enumerate(facts) for goal in fact["events"]]
         table = np.array(events, np.uint32).reshape(-1, 2)
@@ -151,29 +171,38 @@ class _Slot:
             event_goal=np.ascontiguousarray(table[:, 1]),
         )
 
-    def _flatten(self, observation: Any) -> Leaves:
-        leaves = flatten_value(self._schema.observation_space, observation, "observation")
-        for leaf in self._schema.observation_leaves:
-            if not leaf.is_ragged and leaves[leaf.path].shape != leaf.shape:
-                shape = leaves[leaf.path].shape
-                raise self._failure(f"{leaf.path!r} of shape {shape} instead of {leaf.shape}")
-        return leaves
-
-    def _call(self, work: Callable[[], Any]) -> Any:
-        try:
-            return work()
-        except EnvironmentFailure:
-            raise
-        except Exception as error:
-            raise self._failure(f"the error {type(error).__name__}: {error}") from error
-
-    def _failure(self, what: str) -> EnvironmentFailure:
-        task = self._schema.tasks[0]
-        step = len(getattr(self, "_transitions", ()))
+    def _failure(self, error: Exception) -> EnvironmentFailure:
+        """An error of ours says what the environment gave; any other is the environment's."""
+        is_ours = isinstance(error, WrongValue)
+        what = str(error) if is_ours else f"the error {type(error).__name__}: {error}"
         return EnvironmentFailure(
-            f"Task {task.name}, seed {self.assignment.seed}, step {step}: the environment gave "
-            f"{what}. Episodes that were finished before are kept; correct the task and run again."
+            f"Task {self._schema.tasks[0].name}, seed {self.assignment.seed}, step "
+            f"{len(self._transitions)}: the environment gave {what}. Episodes that were finished "
+            f"before are kept; correct the task and run again."
         )
+
+
+def _check_outcome(reward: Any, terminated: Any, truncated: Any) -> float:
+    if np.ndim(reward) or not math.isfinite(reward) or (terminated and truncated):
+        raise WrongValue(
+            f"reward {reward}, terminated {terminated} and truncated {truncated}; a reward is one "
+            f"finite number and at most one flag is set"
+        )
+    return float(reward)
+
+
+def _check_rows(finished: FinishedEpisode, schema: DatasetSchema) -> None:
+    for leaf in schema.observation_leaves:
+        if not leaf.is_ragged and (fault := find_invalid(leaf, finished.observation[leaf.path])):
+            raise WrongValue(f"observations of which {fault}")
+    goals = finished.event_goal
+    vocabulary = schema.tasks[0].vocabulary
+    size = 0 if vocabulary is None else vocabulary.size
+    if len(goals) and int(goals.max()) >= size:
+        raise WrongValue(f"goal event {int(goals.max())}, but the vocabulary has {size} goals")
+    key = finished.event_step.astype(np.uint64) << np.uint64(32) | goals
+    if (key[1:] <= key[:-1]).any():
+        raise WrongValue("goal events that are not sorted, or one twice")
 
 
 def roll_out(
@@ -195,20 +224,62 @@ def roll_out(
     Raises:
         EnvironmentFailure: an environment raised or broke its spaces.
     """
+    for episode in roll_out_or_drop(environments, schema, assignments, choice, newest_actor, None):
+        assert isinstance(episode, FinishedEpisode)
+        yield episode
+
+
+def roll_out_or_drop(
+    environments: Sequence[gymnasium.Env[Any, Any]],
+    schema: DatasetSchema,
+    assignments: Iterator[EpisodeAssignment],
+    choice: ActionChoice,
+    newest_actor: Callable[[], Actor],
+    replace: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]] | None,
+) -> Iterator[FinishedEpisode | DroppedEpisode]:
+    """As `roll_out`; where an environment fails, its episode is dropped and the others go on.
+
+    Args:
+        environments: as there, and so are the arguments up to the last.
+        schema: as there.
+        assignments: as there.
+        choice: as there.
+        newest_actor: as there.
+        replace: gives a new environment for one that failed; None: a failure is raised.
+    """
     idle = [_Slot(environment, schema, i) for i, environment in enumerate(environments)]
     running: list[_Slot] = []
+
+    def drop(slot: _Slot, failure: EnvironmentFailure) -> DroppedEpisode:
+        if replace is None:
+            raise failure
+        slot.environment = replace(slot.environment)
+        idle.append(slot)
+        return DroppedEpisode(slot.assignment, str(failure))
+
     while True:
         while idle and (assignment := next(assignments, None)) is not None:
             slot = idle.pop()
-            slot.begin(assignment, newest_actor(), choice)
-            running.append(slot)
+            try:
+                slot.begin(assignment, newest_actor(), choice)
+            except EnvironmentFailure as failure:
+                yield drop(slot, failure)
+            else:
+                running.append(slot)
         if not running:
             return
-        for slot, chances in _ask(running):
-            if slot.play(slot.choose(chances)):
+        for slot, numbers in _ask(running):
+            try:
+                if not slot.play(slot.choose(numbers)):
+                    continue
+                finished = slot.finish()
+            except EnvironmentFailure as failure:
+                running.remove(slot)
+                yield drop(slot, failure)
+            else:
                 running.remove(slot)
                 idle.append(slot)
-                yield slot.finish()
+                yield finished
 
 
 def _ask(running: Sequence[_Slot]) -> list[tuple[_Slot, NDArray[np.float64] | None]]:
@@ -227,4 +298,7 @@ def _ask(running: Sequence[_Slot]) -> list[tuple[_Slot, NDArray[np.float64] | No
 
 
 def _stack(rows: Sequence[Leaves]) -> Leaves:
-    return {path: np.stack([row[path] for row in rows]) for path in rows[0]}
+    return {
+        path: np.array([row[path] for row in rows], object if isinstance(first, str) else None)
+        for path, first in rows[0].items()
+    }

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from retold.tasks.crafter_goals import ACHIEVEMENTS, VOCABULARY, draw_instruction, travel_goal
 from retold.tasks.crafter_world import AREA, MAP_IDS, MAP_SHAPE, CrafterGame
@@ -11,6 +12,7 @@ from retold.tasks.world import World
 
 ACTIONS = 17
 ITEMS = 16
+_LETTERS = " ~.#_:T^kidtfACZS>p"
 
 
 class Crafter(World):
@@ -71,6 +73,15 @@ class Crafter(World):
     def draw_instruction(self, rng: np.random.Generator) -> tuple[int, ...]:
         """1 to K goals of the preset."""
         return draw_instruction(self._preset, self._goals, self._game.position, rng)
+
+    def draw_text(self) -> str:
+        """The map that the player sees, a letter a cell: `A` the player, `.` grass, `T` trees."""
+        cells = self._game.local_map()
+        return "\n".join("".join(_LETTERS[cell] for cell in row) for row in cells.T)
+
+    def draw(self) -> NDArray[np.uint8]:
+        """`[64, 64, 3]`: what the player sees."""
+        return self._game.draw()
 
     def _observe(self) -> Any:
         game = self._game

@@ -28,6 +28,11 @@ class InstructionWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         """The world's goals."""
         return self._world.vocabulary
 
+    @property
+    def next_goal(self) -> int:
+        """The goal that is asked for now."""
+        return self._instruction[self._progress]
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
@@ -65,7 +70,7 @@ class InstructionWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
             {
                 "events": facts["events"],
                 "environment_terminated": bool(ended),
-                "reset": False,
+                "reset": bool(facts.get("reset", False)),
                 "success": is_complete,
             },
         )

@@ -4,6 +4,7 @@ After AMAGO (arXiv 2310.09971, appendix C): a random maze with a cleared strip n
 where the agent starts between two walls.
 """
 
+from collections import deque
 from typing import Any
 
 import gymnasium
@@ -11,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retold.schemas.vocabulary import GoalFamily, GoalVocabulary
+from retold.tasks.definition import Argument, Arguments, Player, ReferenceReturns, Task
+from retold.tasks.instruction_wrapper import InstructionWrapper
 from retold.tasks.world import World
 
 MOVES = ((0, -1), (-1, 0), (0, 1), (1, 0), (0, 0))
@@ -80,6 +83,18 @@ class Maze(World):
         count = min(len(cells), int(rng.integers(self._goals[0], self._goals[1] + 1)))
         return tuple(self._goal(cells[i]) for i in rng.permutation(len(cells))[:count])
 
+    def draw_text(self) -> str:
+        """The maze from above: `#` walls, `A` the agent."""
+        rows = [["#" if wall else "." for wall in row] for row in self._walls]
+        rows[self._cell[0]][self._cell[1]] = "A"
+        return "\n".join("".join(row) for row in rows)
+
+    def walk_to(self, goal: int) -> int | None:
+        """The action of a shortest way to a goal; None on it."""
+        target = divmod(goal, self._size)
+        way = shortest_way(self._walls, self._cell, target)
+        return self._moves.index(way) if way is not None else None
+
     def _goal(self, cell: tuple[int, int]) -> int:
         return cell[0] * self._size + cell[1]
 
@@ -135,3 +150,68 @@ def reachable_cells(walls: NDArray[np.bool_], start: tuple[int, int]) -> set[tup
                 found.add(cell)
                 frontier.append(cell)
     return found
+
+
+def shortest_way(
+    walls: NDArray[np.bool_], start: tuple[int, int], target: tuple[int, int]
+) -> tuple[int, int] | None:
+    """The first move of a shortest way; None on the target, or if there is no way."""
+    came: dict[tuple[int, int], tuple[int, int]] = {start: start}
+    queue = deque([start])
+    while queue and target not in came:
+        row, column = queue.popleft()
+        for i, j in MOVES[:4]:
+            cell = (row + i, column + j)
+            if not walls[cell] and cell not in came:
+                came[cell] = (row, column)
+                queue.append(cell)
+    if target == start or target not in came:
+        return None
+    cell = target
+    while came[cell] != start:
+        cell = came[cell]
+    return (cell[0] - start[0], cell[1] - start[1])
+
+
+def _make_player(environment: gymnasium.Env[Any, Any]) -> Player:
+    wrapper, world = environment, environment.unwrapped
+    assert isinstance(wrapper, InstructionWrapper) and isinstance(world, Maze)
+
+    def play(observation: Any) -> int:
+        action = world.walk_to(wrapper.next_goal)
+        assert action is not None
+        return action
+
+    return play
+
+
+def _returns(arguments: Arguments) -> ReferenceReturns:
+    least, most = arguments["goals"]
+    return ReferenceReturns(
+        random=0.56 if arguments == _DEFAULTS else None,
+        best=(least + most) / 2 if arguments == _DEFAULTS else None,
+        player="knows the maze, takes shortest ways",
+    )
+
+
+_ARGUMENTS = {
+    "size": Argument(11, minimum=5, is_odd=True, help="Rows and columns."),
+    "goals": Argument([1, 3], minimum=1, is_range=True, help="Goals of an instruction."),
+    "limit": Argument(250, minimum=1, help="Steps after which an episode is cut."),
+    "shuffle_actions": Argument(False, help="Whether each maze has another order of actions."),
+}
+_DEFAULTS = {name: argument.default for name, argument in _ARGUMENTS.items()}
+
+MAZE = Task(
+    name="maze",
+    sentence="Reach cells of a new maze in the order that the instruction names them.",
+    arguments=_ARGUMENTS,
+    limit_is="truncation",
+    horizon=lambda arguments: int(arguments["limit"]),
+    make=lambda arguments: Maze(**{**arguments, "goals": tuple(arguments["goals"])}),
+    vocabulary=lambda arguments: maze_vocabulary(arguments["size"]),
+    most_goals=lambda arguments: int(arguments["goals"][1]),
+    returns=_returns,
+    player=_make_player,
+    is_fast=True,
+)

@@ -1,48 +1,94 @@
-"""The tasks by name: their arguments, descriptions, spaces and environments."""
+"""The tasks by name, Retold's own and those of other installed packages.
 
-import difflib
+A package adds tasks by an entry point of the group `retold.tasks`, which names a `Task` or a
+`TaskFamily`; it is imported when its task is asked for.
+"""
+
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from typing import Any
 
 import gymnasium
 
-from retold.schemas.dataset_schema import DatasetSchema, LimitKind, TaskDescription
+from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
 from retold.schemas.errors import TaskError
 from retold.schemas.exploration import ExplorationSchedule
 from retold.schemas.spaces import Space
-from retold.schemas.vocabulary import GoalVocabulary
+from retold.tasks.arguments import complete, suggest
+from retold.tasks.definition import Task, TaskFamily
+from retold.tasks.facts_wrapper import FactsWrapper
+from retold.tasks.instruction_wrapper import InstructionWrapper
 from retold.tasks.spaces import from_gymnasium
+from retold.tasks.trial import make_trial_task
+from retold.tasks.world import World
 
+ENTRY_POINTS = "retold.tasks"
+"""The group of entry points by which a package adds tasks."""
 
-@dataclass(frozen=True)
-class Argument:
-    """One argument of a task."""
+TRIAL = "trial"
+"""Before a task's name: several attempts at it."""
 
-    default: Any
-    minimum: int = 0
-    choices: tuple[str, ...] = ()
-    is_range: bool = False
-    """Whether `[least, most]` is taken beside a single number."""
-    is_odd: bool = False
-
-
-TASKS: dict[str, dict[str, Argument]] = {
-    "crafter": {
-        "observation": Argument("symbols", choices=("symbols", "pixels")),
-        "preset": Argument("easy", choices=("easy", "full")),
-        "goals": Argument(3, minimum=1),
-        "limit": Argument(500, minimum=1),
-    },
-    "maze": {
-        "size": Argument(11, minimum=5, is_odd=True),
-        "goals": Argument([1, 3], minimum=1, is_range=True),
-        "limit": Argument(250, minimum=1),
-        "shuffle_actions": Argument(False),
-    },
-    "tmaze": {"corridor": Argument(20, minimum=1), "slack": Argument(0)},
+_OWN = {
+    "bandit": "retold.tasks.bandit:BANDIT",
+    "cheetah-velocity": "retold.tasks.cheetah:CHEETAH_VELOCITY",
+    "cheetah-wind": "retold.tasks.cheetah:CHEETAH_WIND",
+    "crafter": "retold.tasks.crafter_task:CRAFTER",
+    "dark-room": "retold.tasks.dark_room:DARK_ROOM",
+    "frozen-lake": "retold.tasks.frozen_lake:FROZEN_LAKE",
+    "gym": "retold.tasks.gym:GYM",
+    "key-to-door": "retold.tasks.key_to_door:KEY_TO_DOOR",
+    "maze": "retold.tasks.maze:MAZE",
+    "package-delivery": "retold.tasks.package_delivery:PACKAGE_DELIVERY",
+    "popgym": "retold.tasks.popgym:POPGYM",
+    "tmaze": "retold.tasks.tmaze:TMAZE",
+    "tmaze-active": "retold.tasks.tmaze:TMAZE_ACTIVE",
+    "wind": "retold.tasks.wind:WIND",
 }
-TASK_NAMES = tuple(TASKS)
+
+
+def task_names() -> tuple[str, ...]:
+    """Names of all tasks and families that are installed, sorted."""
+    return tuple(sorted({*_OWN, *_entry_points()}))
+
+
+def find_task(name: str) -> Task:
+    """The task of a name such as `maze` or `popgym/RepeatFirstEasy`.
+
+    Raises:
+        TaskError: there is no such task, or what declares it cannot be imported.
+    """
+    first, slash, member = name.partition("/")
+    if first == TRIAL and slash:
+        return make_trial_task(find_task(member))
+    found = find_declaration(first)
+    if isinstance(found, Task):
+        if slash:
+            raise TaskError(f"Task {first} is no family: it has no {member!r}. Name it {first!r}.")
+        return found
+    task = found.find(member)
+    if task is None:
+        raise TaskError(
+            f"There is no task {name!r}. {suggest(name, [f'{first}/{m}' for m in found.members()])}"
+        )
+    return task
+
+
+def find_declaration(name: str) -> Task | TaskFamily:
+    """The task or family of a name without a slash.
+
+    Raises:
+        TaskError: there is none, or it cannot be imported.
+    """
+    others = _entry_points()
+    if name not in _OWN and name not in others:
+        raise TaskError(f"There is no task {name!r}. {suggest(name, task_names())}")
+    if name in others:
+        return _load_foreign(others[name])
+    module, _, attribute = _OWN[name].partition(":")
+    found: Task | TaskFamily = getattr(import_module(module), attribute)
+    return found
 
 
 def complete_arguments(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,62 +97,54 @@ def complete_arguments(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         TaskError: the task or an argument does not exist, or a value is out of range.
     """
-    if name not in TASKS:
-        raise TaskError(f"There is no task {name!r}. {_suggest(name, TASK_NAMES)}")
-    arguments = TASKS[name]
-    for key in given:
-        if key not in arguments:
-            raise TaskError(f"Task {name} has no argument {key!r}. {_suggest(key, arguments)}")
-    return {
-        key: _check(name, key, argument, given.get(key, argument.default))
-        for key, argument in arguments.items()
-    }
+    return complete(find_task(name), given)
 
 
 def make_task(name: str, given: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    """A ready environment; the simulator is imported now."""
-    kwargs = complete_arguments(name, given)
-    if name == "tmaze":
-        from retold.tasks.tmaze import TMaze
+    """A ready environment whose infos say what each transition did; the simulator is imported now.
 
-        return TMaze(**kwargs)
-    from retold.tasks.instruction_wrapper import InstructionWrapper
-
-    if name == "maze":
-        from retold.tasks.maze import Maze
-
-        return InstructionWrapper(Maze(**{**kwargs, "goals": tuple(kwargs["goals"])}))
+    Raises:
+        TaskError: the task, an argument or the simulator does not exist.
+    """
+    task = find_task(name)
+    arguments = complete(task, given)
     try:
-        from retold.tasks.crafter import Crafter
+        environment = task.make(arguments)
     except ImportError as error:
         raise TaskError(
-            f"Task crafter needs the package {error.name!r}. Install it with "
+            f"Task {name} needs the package {error.name!r}. Install it with "
             f"`pip install 'retold[envs]'`."
         ) from error
-    return InstructionWrapper(Crafter(**kwargs))
+    if isinstance(environment, World):
+        return InstructionWrapper(environment)
+    return environment if task.gives_facts else FactsWrapper(environment)
 
 
 def describe_task(name: str, given: Mapping[str, Any]) -> TaskDescription:
     """What is stored of a task; no simulator is started."""
-    kwargs = complete_arguments(name, given)
+    task = find_task(name)
+    arguments = complete(task, given)
     return TaskDescription(
         name=name,
-        kwargs=kwargs,
-        code_version="1",
-        limit_is=_LIMITS[name],
-        horizon=kwargs["corridor"] + 1 + kwargs["slack"] if name == "tmaze" else kwargs["limit"],
-        vocabulary=_vocabulary(name, kwargs),
-        max_instruction_length=_most_goals(name, kwargs),
+        kwargs=arguments,
+        code_version=task.code_version,
+        limit_is=task.limit_is,
+        horizon=task.horizon(arguments),
+        vocabulary=task.vocabulary(arguments),
+        max_instruction_length=task.most_goals(arguments),
     )
 
 
 def task_spaces(name: str, given: Mapping[str, Any]) -> tuple[Space, Space]:
     """Observation and action space as they are stored."""
     environment = make_task(name, given)
-    return (
-        from_gymnasium(environment.observation_space),
-        from_gymnasium(environment.action_space),
-    )
+    try:
+        return (
+            from_gymnasium(environment.observation_space),
+            from_gymnasium(environment.action_space),
+        )
+    finally:
+        environment.close()
 
 
 def task_schema(name: str, given: Mapping[str, Any]) -> DatasetSchema:
@@ -121,66 +159,57 @@ def task_schema(name: str, given: Mapping[str, Any]) -> DatasetSchema:
 
 def exploration_schedule(name: str, given: Mapping[str, Any]) -> ExplorationSchedule | None:
     """The exploration that a task declares for learned policies, or None."""
-    if name != "tmaze":
-        return None
-    from retold.tasks.tmaze import tmaze_exploration
-
-    return tmaze_exploration(**complete_arguments(name, given))
+    task = find_task(name)
+    return task.exploration(complete(task, given))
 
 
-_LIMITS: dict[str, LimitKind] = {
-    "crafter": "truncation",
-    "maze": "truncation",
-    "tmaze": "termination",
-}
+def task_versions(name: str) -> dict[str, str]:
+    """Versions of the packages that a task's dynamics come from: a replay holds within them."""
+    return {
+        package: _version(package)
+        for package in dict.fromkeys(("retold", *find_task(name).packages, "numpy"))
+    }
 
 
-def _most_goals(name: str, kwargs: Mapping[str, Any]) -> int:
-    if name == "tmaze":
-        return 0
-    return int(kwargs["goals"][1] if name == "maze" else kwargs["goals"])
+@cache
+def _entry_points() -> dict[str, EntryPoint]:
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=ENTRY_POINTS):
+        other = found.get(point.name)
+        is_own = point.name in _OWN or point.name == TRIAL
+        taken = "Retold itself" if is_own else other and _distribution(other)
+        if taken:
+            raise TaskError(
+                f"The package {_distribution(point)} adds a task {point.name!r}, which {taken} has "
+                f"already. Rename its entry point, or uninstall it."
+            )
+        found[point.name] = point
+    return found
 
 
-def _vocabulary(name: str, kwargs: Mapping[str, Any]) -> GoalVocabulary | None:
-    if name == "crafter":
-        from retold.tasks.crafter_goals import VOCABULARY
-
-        return VOCABULARY
-    if name == "maze":
-        from retold.tasks.maze import maze_vocabulary
-
-        return maze_vocabulary(kwargs["size"])
-    return None
-
-
-def _check(name: str, key: str, argument: Argument, value: Any) -> Any:
-    where = f"Task {name}: argument {key!r} is {value!r}"
-    if argument.choices:
-        if value not in argument.choices:
-            raise TaskError(f"{where}. Choose one of: {', '.join(argument.choices)}.")
-        return value
-    if isinstance(argument.default, bool):
-        if not isinstance(value, bool):
-            raise TaskError(f"{where}. Give true or false.")
-        return value
-    if argument.is_range:
-        bounds = [value, value] if isinstance(value, int) else value
-        is_pair = isinstance(bounds, list | tuple) and len(bounds) == 2
-        if not is_pair or not all(_is_int(b) and b >= argument.minimum for b in bounds):
-            raise TaskError(f"{where}. Give a whole number of at least {argument.minimum}, or two.")
-        if bounds[0] > bounds[1]:
-            raise TaskError(f"{where}. Give the smaller number first.")
-        return list(bounds)
-    if not _is_int(value) or value < argument.minimum or (argument.is_odd and value % 2 == 0):
-        kind = "an odd number" if argument.is_odd else "a whole number"
-        raise TaskError(f"{where}. Give {kind} of at least {argument.minimum}.")
-    return value
+def _load_foreign(point: EntryPoint) -> Task | TaskFamily:
+    try:
+        found = point.load()
+    except Exception as error:
+        raise TaskError(
+            f"The package {_distribution(point)} adds the task {point.name!r} as {point.value}, "
+            f"which cannot be imported: {type(error).__name__}: {error}. Correct or uninstall it."
+        ) from error
+    if not isinstance(found, Task | TaskFamily) or found.name != point.name:
+        raise TaskError(
+            f"The package {_distribution(point)} adds the task {point.name!r} as {point.value}, "
+            f"which is no Task or TaskFamily of that name. Correct or uninstall it."
+        )
+    return found
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+@cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
-def _suggest(name: str, known: Any) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1)
-    return f"Did you mean {nearest[0]!r}?" if nearest else f"There are: {', '.join(known)}."
+def _distribution(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.value

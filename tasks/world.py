@@ -13,7 +13,8 @@ class World(gymnasium.Env[Any, Any]):
     """An environment without a reward of its own, which reports the goals that are met.
 
     `reset` returns `{"initial_goals": …}` beside the observation, `step` `{"events": …}`: sorted
-    goal ids, commanded or not. `terminated` means that the world ended.
+    goal ids, commanded or not; `"reset"` too where attempts end. `terminated` means that the world
+    ended.
     """
 
     vocabulary: GoalVocabulary

@@ -92,7 +92,7 @@ def test_commands_chain_on_a_maze(pipeline: Pipeline, capsys: Capture) -> None:
     assert len((pipeline.run / "metrics.jsonl").read_text().splitlines()) == 3
     stored = json.loads((pipeline.run / "config.json").read_text())
     assert stored["weight"] == [1.0, 2.0]
-    status, out, err = run_here(capsys, "audit", pipeline.raw, "--replay")
+    status, out, err = run_here(capsys, "audit", pipeline.raw, "--replay", "all")
     assert (status, err) == (0, "")
     assert "clean (12 episodes, 12 of them replayed; 0 errors, 0 warnings)" in out
     assert run_here(capsys, "audit", pipeline.retold)[0] == 0
@@ -189,7 +189,7 @@ def test_crafter_is_collected_and_replayed(
     command = ("collect", "crafter", raw, "--episodes", "2", "--task-args", arguments)
     assert run_here(capsys, *command)[0] == 0
     assert run_here(capsys, "relabel", raw, retold, "--workers", "0")[0] == 0
-    assert run_here(capsys, "audit", raw, "--replay", "--episodes", "1")[0] == 0
+    assert run_here(capsys, "audit", raw, "--replay", "1")[0] == 0
     assert run_here(capsys, "audit", retold)[0] == 0
 
 
@@ -258,7 +258,7 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "info {newer}": (1, "format_version"),
     "info {broken}": (1, "{broken}"),
     "audit {nothing}": (1, "there is no dataset here"),
-    "audit {raw} --episodes 3": (2, "Give --replay as well"),
+    "audit {raw} --replay some": (2, "or all"),
     "audit {newer}": (1, "format_version"),
     "colect maze {new}": (2, "Did you mean 'collect'?"),
     "collect maze {new} --epsilom 1": (2, "Did you mean '--epsilon'?"),
