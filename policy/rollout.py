@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retold.policy.acting import Actor
+from retold.policy.action_draws import draw_action, random_action
+from retold.policy.actions import make_action_codec
 from retold.schemas.dataset_schema import DatasetSchema
 from retold.schemas.episode import Leaves
 from retold.schemas.errors import EnvironmentFailure
 from retold.schemas.exploration import ExplorationSchedule
 from retold.schemas.identity import random_stream
-from retold.schemas.spaces import DiscreteSpace, flatten_value
+from retold.schemas.spaces import flatten_value
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,10 @@ class _Slot:
     def __init__(
         self, environment: gymnasium.Env[Any, Any], schema: DatasetSchema, number: int
     ) -> None:
-        assert isinstance(schema.action_space, DiscreteSpace)
         self.number = number
         self._environment = environment
         self._schema = schema
-        self._start = schema.action_space.start
-        self._actions = schema.action_space.n
+        self._codec = make_action_codec(schema)
         self.actor: Actor
 
     def begin(self, assignment: EpisodeAssignment, actor: Actor, choice: ActionChoice) -> None:
@@ -93,22 +93,18 @@ class _Slot:
         self._completed: list[int] = []
         actor.begin(self.number, self._instruction)
 
-    def choose(self, chances: NDArray[np.float64] | None) -> int:
-        """The next action, counted from 0."""
-        if chances is None:
-            return int(self._act_rng.integers(self._actions))
+    def choose(self, numbers: NDArray[np.float64] | None) -> Any:
+        """The next action, out of what the actor says of it."""
+        if numbers is None:
+            return random_action(self._codec, self._act_rng)
         step = len(self._transitions)
         epsilon = self._choice.exploration.epsilon(step, self.assignment.index)
         if epsilon > 0 and self._explore_rng.random() < epsilon:
-            return int(self._explore_rng.integers(self._actions))
-        if self._choice.is_greedy:
-            return int(np.argmax(chances))
-        ends = np.cumsum(chances)
-        return int(np.searchsorted(ends, self._act_rng.random() * ends[-1], side="right"))
+            return random_action(self._codec, self._explore_rng)
+        return draw_action(self._codec, numbers, self._act_rng, is_greedy=self._choice.is_greedy)
 
-    def play(self, action: int) -> bool:
+    def play(self, value: Any) -> bool:
         """One transition; whether the episode is over."""
-        value = np.int64(action + self._start)
         observation, reward, terminated, truncated, facts = self._call(
             lambda: self._environment.step(value)
         )

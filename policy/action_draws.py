@@ -1,0 +1,46 @@
+"""Actions drawn from what an actor says, out of an episode's own random numbers."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retold.policy.actions import ActionCodec
+
+
+def random_action(codec: ActionCodec, rng: np.random.Generator) -> Any:
+    """An action of which every other is as likely."""
+    if codec.kind == "choice":
+        return codec.decode(rng.integers(codec.counts[0]))
+    if codec.counts:
+        return codec.decode(rng.integers(codec.counts))
+    return codec.decode(rng.uniform(-1, 1, codec.size))
+
+
+def draw_action(
+    codec: ActionCodec, numbers: NDArray[np.float64], rng: np.random.Generator, *, is_greedy: bool
+) -> Any:
+    """An action of a distribution.
+
+    Args:
+        codec: of the action.
+        numbers: `[outputs]`: probabilities of all options side by side, or means and spreads of
+            amounts before the tanh.
+        rng: the episode's.
+        is_greedy: take the likeliest options, or the amounts of the means.
+    """
+    if not codec.counts:
+        mean, spread = np.split(numbers, 2)
+        drawn = mean if is_greedy else mean + spread * rng.standard_normal(len(mean))
+        return codec.decode(np.tanh(drawn))
+    if codec.kind == "choice":
+        return codec.decode(_choose(numbers, rng, is_greedy))
+    parts = np.split(numbers, np.cumsum(codec.counts)[:-1])
+    return codec.decode(np.array([_choose(part, rng, is_greedy) for part in parts]))
+
+
+def _choose(chances: NDArray[np.float64], rng: np.random.Generator, is_greedy: bool) -> int:
+    if is_greedy:
+        return int(chances.argmax())
+    ends = chances.cumsum()
+    return int(ends.searchsorted(rng.random() * ends[-1], side="right"))
