@@ -12,13 +12,14 @@ from retold.dataset.reader import DatasetReader, read_schema
 from retold.dataset.rewrite import rewrite_rows, shard_share, stored_profile
 from retold.dataset.shard_files import ShardFiles
 from retold.dataset.snapshot_names import open_log_to_write
+from retold.dataset.sources import SourceFlag
 from retold.dataset.zarr_codec import Profile
 from retold.schemas.commit import ShardEntry, Snapshot
 from retold.schemas.errors import ConflictError, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompactConfig:
+class CompactConfig(SourceFlag):
     """What `retold compact` is asked."""
 
     dataset: DatasetPath
@@ -131,7 +132,7 @@ def _merge_run(
 
 
 def _materialize(config: CompactConfig, output: DatasetPath) -> CompactResult:
-    with DatasetReader.open(config.dataset) as reader:
+    with DatasetReader.open(config.dataset, sources=config.moved(config.dataset)) as reader:
         selection = Selection(reader, tuple(range(len(reader))))
         write_dataset(
             output,

@@ -7,13 +7,14 @@ from typing import Literal
 from retold.dataset.foreign_files import refuse_existing
 from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
+from retold.dataset.sources import SourceFlag
 from retold.schemas.errors import DatasetError, UsageError
 
 Format = Literal["minari", "hdf5", "parquet"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportConfig:
+class ExportConfig(SourceFlag):
     """What `retold export` is asked."""
 
     format: Format
@@ -66,7 +67,9 @@ def export_dataset(config: ExportConfig) -> ExportResult:
         DatasetError: the target exists, or there is nothing to write.
     """
     refuse_existing(config.target)
-    with DatasetReader.open(config.dataset, snapshot=config.snapshot) as reader:
+    with DatasetReader.open(
+        config.dataset, snapshot=config.snapshot, sources=config.moved(config.dataset)
+    ) as reader:
         if not len(reader):
             raise DatasetError(
                 f"{config.dataset}: no episode is live. Collect or import some first."

@@ -6,6 +6,7 @@ from retold.dataset.derive import Selection, refuse_existing, write_dataset
 from retold.dataset.expression import parse_condition
 from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
+from retold.dataset.sources import SourceFlag
 from retold.dataset.table import TABLE_SCHEMA
 from retold.schemas.errors import DatasetError
 
@@ -15,7 +16,7 @@ COLUMNS = tuple(name for name in TABLE_SCHEMA.names if name not in _PLACEMENT)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilterConfig:
+class FilterConfig(SourceFlag):
     """What `retold filter` is asked."""
 
     dataset: DatasetPath
@@ -46,7 +47,7 @@ def filter_dataset(config: FilterConfig) -> FilterResult:
     """
     meets = parse_condition(config.where, COLUMNS)
     refuse_existing(config.output)
-    with DatasetReader.open(config.dataset) as reader:
+    with DatasetReader.open(config.dataset, sources=config.moved(config.dataset)) as reader:
         table = reader.table.select(list(COLUMNS)).to_pylist()
         rows = tuple(row for row, values in enumerate(table) if meets(values))
         if not rows:

@@ -8,11 +8,12 @@ from pathlib import Path
 from retold.dataset.derive import Selection, refuse_existing, write_dataset
 from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
+from retold.dataset.sources import SourceFlag
 from retold.schemas.errors import DatasetError, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitConfig:
+class SplitConfig(SourceFlag):
     """What `retold split` is asked."""
 
     dataset: DatasetPath
@@ -53,7 +54,7 @@ def split(config: SplitConfig) -> SplitResult:
     """
     refuse_existing(config.train)
     refuse_existing(config.test)
-    with DatasetReader.open(config.dataset) as reader:
+    with DatasetReader.open(config.dataset, sources=config.moved(config.dataset)) as reader:
         is_test = [
             is_held_out(find_root(reader, row), config.share, config.seed)
             for row in range(len(reader))
