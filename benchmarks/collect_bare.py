@@ -6,8 +6,7 @@ from typing import Any
 
 import gymnasium
 
-# What a collecting worker imports, so that both start alike.
-from retold.collect import play as play
+import retold.collect.play  # noqa: F401  a collecting worker imports it, so both start alike
 from retold.collect.worker_process import WorkerProcess
 from retold.tasks.registry import make_task
 
@@ -18,9 +17,7 @@ Script = tuple[int, list[Any]]
 def step_bare(
     task: str, task_args: Any, scripts: Sequence[Script], environments: int, workers: int
 ) -> float:
-    """Play all scripts, by `workers` processes or in this one; seconds spent in resets, on average
-    over the processes.
-    """
+    """Play all scripts, in this process if `workers` is 0; mean seconds in resets of a process."""
     if workers == 0:
         return step_here(task, task_args, scripts, environments)
     processes = [
