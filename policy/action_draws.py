@@ -1,11 +1,15 @@
 """Actions drawn from what an actor says, out of an episode's own random numbers."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retold.policy.actions import ActionCodec
+
+_BLOCK = 64
+"""Actions of amounts that are drawn at once."""
 
 
 def random_action(codec: ActionCodec, rng: np.random.Generator) -> Any:
@@ -15,6 +19,17 @@ def random_action(codec: ActionCodec, rng: np.random.Generator) -> Any:
     if codec.counts:
         return codec.decode(rng.integers(codec.counts))
     return codec.decode(rng.uniform(-1, 1, codec.size))
+
+
+def random_actions(codec: ActionCodec, rng: np.random.Generator) -> Iterator[Any]:
+    """Endless random actions, the same as from `random_action`; amounts are drawn many at a time."""
+    while codec.counts:
+        yield random_action(codec, rng)
+    low, high = np.asarray(codec.low), np.asarray(codec.high)
+    while True:
+        numbers = rng.uniform(-1, 1, (_BLOCK, codec.size))
+        values = np.clip(low + (numbers + 1) / 2 * (high - low), low, high)
+        yield from values.reshape(_BLOCK, *codec.shape).astype(codec.dtype)
 
 
 def draw_action(

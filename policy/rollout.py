@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retold.policy.acting import Actor
-from retold.policy.action_draws import draw_action, random_action
+from retold.policy.action_draws import draw_action, random_action, random_actions
 from retold.policy.actions import make_action_codec
 from retold.policy.observation_reader import ObservationReader, WrongValue
 from retold.schemas.dataset_schema import DatasetSchema
@@ -95,6 +95,7 @@ class _Slot:
         self._choice = choice
         index = assignment.index
         self._act_rng = random_stream(choice.run_seed, f"{choice.stage} act", index)
+        self._random_actions = random_actions(self._codec, self._act_rng)
         self._explore_rng = random_stream(choice.run_seed, f"{choice.stage} explore", index)
         self._epsilon_scale = self._explore_rng.random() if choice.exploration.is_scaled else 1.0
         self._transitions: list[tuple[Leaves, float, bool, bool, dict[str, Any]]] = []
@@ -112,7 +113,7 @@ class _Slot:
     def choose(self, numbers: NDArray[np.float64] | None) -> Any:
         """The next action, out of what the actor says of it."""
         if numbers is None:
-            return random_action(self._codec, self._act_rng)
+            return next(self._random_actions)
         step = len(self._transitions)
         epsilon = self._choice.exploration.epsilon(step, self.assignment.index)
         epsilon *= self._epsilon_scale
@@ -183,7 +184,11 @@ class _Slot:
 
 
 def _check_outcome(reward: Any, terminated: Any, truncated: Any) -> float:
-    if np.ndim(reward) or not math.isfinite(reward) or (terminated and truncated):
+    if (
+        not isinstance(reward, float | int | np.generic)
+        or not math.isfinite(reward)
+        or (terminated and truncated)
+    ):
         raise WrongValue(
             f"reward {reward}, terminated {terminated} and truncated {truncated}; a reward is one "
             f"finite number and at most one flag is set"
@@ -298,7 +303,13 @@ def _ask(running: Sequence[_Slot]) -> list[tuple[_Slot, NDArray[np.float64] | No
 
 
 def _stack(rows: Sequence[Leaves]) -> Leaves:
-    return {
-        path: np.array([row[path] for row in rows], object if isinstance(first, str) else None)
-        for path, first in rows[0].items()
-    }
+    return {path: _stack_leaf([row[path] for row in rows]) for path in rows[0]}
+
+
+def _stack_leaf(rows: list[Any]) -> NDArray[Any]:
+    """`[rows, ...]`; text becomes an array of objects."""
+    if isinstance(rows[0], str):
+        return np.array(rows, object)
+    if not rows[0].ndim:
+        return np.array(rows)
+    return np.concatenate(rows).reshape(len(rows), *rows[0].shape)
