@@ -1,15 +1,18 @@
 """Acting step by step in several episodes at once."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from retold.policy.inputs import encode_instruction, step_inputs
+from retold.policy.inputs import PolicyInputs, encode_instruction
+from retold.policy.linear import fold_linears
 from retold.policy.network import Policy
 from retold.schemas.episode import Leaves
+from retold.schemas.spaces import Leaf
 
 
 class Actor(Protocol):
@@ -26,7 +29,7 @@ class Actor(Protocol):
     def act(
         self, slots: Sequence[int], observations: Sequence[Leaves], progress: Sequence[int]
     ) -> NDArray[np.float64] | None:
-        """`[slots, actions]`: probabilities of the next actions; None means uniform."""
+        """`[slots, outputs]`: what `draw_action` needs of each; None means uniform actions."""
 
     def record(self, slot: int, action: Leaves, reward: float, reset: bool) -> None:
         """What was done and what came of it; the next `act` sees it."""
@@ -51,54 +54,84 @@ class RandomActor:
 
 
 class PolicyActor:
-    """A policy with the memory of each episode in flight."""
+    """A policy with the memory of each episode in flight.
+
+    What the policy sees is written into arrays that are made once.
+    """
 
     def __init__(self, policy: Policy, slots: int, policy_id: str, update: int | None) -> None:
         self.policy_id = policy_id
         self.update = update
-        self._policy = policy.eval()
-        self._head = policy.discounts.index(policy.acting_discount)
-        self._cache = policy.trajectory_encoder.make_cache(slots)
-        self._instructions = [encode_instruction((), policy.most_goals)] * slots
-        self._steps = [0] * slots
-        null: Leaves = {
-            leaf.path: np.zeros(leaf.shape, leaf.dtype) for leaf in policy.schema.action_leaves
+        # Weights of a learned norm are worked out once, not at every step.
+        folded = fold_linears(policy)
+        assert isinstance(folded, Policy)
+        self._policy = folded.eval()
+        self._state = policy.make_state(slots)
+        self._arrays = {
+            **_leaf_rows(policy.schema.observation_leaves, slots),
+            **_leaf_rows(policy.schema.action_leaves, slots),
+            "": np.zeros((slots, max(1, policy.most_goals)), np.int64),
         }
-        self._null = null
-        self._actions = [null] * slots
-        self._rewards = [0.0] * slots
-        self._resets = [False] * slots
+        self._reward = np.zeros(slots, np.float32)
+        self._reset = np.zeros(slots, np.bool_)
+        self._step = np.zeros(slots, np.int64)
+        self._progress = np.zeros(slots, np.int64)
+        self._all = list(range(slots))
 
     def begin(self, slot: int, instruction: tuple[int, ...]) -> None:
         """Forget the slot's episode and start the next."""
-        self._cache.clear(slot)
-        self._instructions[slot] = encode_instruction(instruction, self._policy.most_goals)
-        self._steps[slot] = 0
-        self._actions[slot] = self._null
-        self._rewards[slot] = 0.0
-        self._resets[slot] = False
+        self._state.clear(slot)
+        self._arrays[""][slot] = encode_instruction(instruction, self._policy.most_goals)
+        for leaf in self._policy.schema.action_leaves:
+            self._arrays[leaf.path][slot] = 0
+        self._step[slot] = 0
+        self._reward[slot] = 0.0
+        self._reset[slot] = False
 
     def act(
         self, slots: Sequence[int], observations: Sequence[Leaves], progress: Sequence[int]
     ) -> NDArray[np.float64]:
-        """`[slots, actions]`: probabilities under the acting discount's actor."""
-        inputs = step_inputs(
-            observations,
-            [self._actions[slot] for slot in slots],
-            [self._rewards[slot] for slot in slots],
-            [self._resets[slot] for slot in slots],
-            [self._steps[slot] for slot in slots],
-            [self._instructions[slot] for slot in slots],
-            progress,
-        )
+        """`[slots, outputs]`: what `draw_action` needs, of the acting discount's actor."""
+        for slot, observation, reached in zip(slots, observations, progress, strict=True):
+            self._progress[slot] = reached
+            for path, value in observation.items():
+                self._arrays[path][slot] = value
+        # In the order of the slots, the cache of all of them is read as it lies.
+        order = sorted(slots)
+        rows: list[int] | slice = slice(None) if order == self._all else order
         with torch.inference_mode():
-            features = self._policy.advance(inputs, self._cache, torch.tensor(slots))
-            chances = self._policy.heads.log_policy(features)[:, self._head].exp()
-        return np.asarray(chances.double().numpy())
+            features = self._policy.advance(self._inputs(rows), self._state, torch.tensor(order))
+            numbers = self._policy.acting_numbers(features).double().numpy()
+        if list(slots) != order:
+            numbers = numbers[np.searchsorted(order, slots)]
+        return np.asarray(numbers)
 
     def record(self, slot: int, action: Leaves, reward: float, reset: bool) -> None:
         """Remember a transition."""
-        self._actions[slot] = action
-        self._rewards[slot] = reward
-        self._resets[slot] = reset
-        self._steps[slot] += 1
+        for path, value in action.items():
+            self._arrays[path][slot] = value
+        self._reward[slot] = reward
+        self._reset[slot] = reset
+        self._step[slot] += 1
+
+    def _inputs(self, rows: list[int] | slice) -> PolicyInputs:
+        schema = self._policy.schema
+
+        def column(array: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(array[rows])[:, None]
+
+        step = column(self._step)
+        return PolicyInputs(
+            observation={x.path: column(self._arrays[x.path]) for x in schema.observation_leaves},
+            previous_action={x.path: column(self._arrays[x.path]) for x in schema.action_leaves},
+            has_previous=step > 0,
+            previous_reward=column(self._reward),
+            previous_reset=column(self._reset),
+            step=step,
+            instruction=torch.from_numpy(self._arrays[""][rows]),
+            progress=column(self._progress),
+        )
+
+
+def _leaf_rows(leaves: Sequence[Leaf], slots: int) -> dict[str, NDArray[Any]]:
+    return {leaf.path: np.zeros((slots, *leaf.shape), leaf.dtype) for leaf in leaves}

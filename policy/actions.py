@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from retold.schemas.dataset_schema import DatasetSchema
@@ -60,7 +61,7 @@ class ActionCodec:
         parts = [F.one_hot(encoded[..., place], count) for place, count in enumerate(self.counts)]
         return torch.cat(parts, -1).float()
 
-    def decode(self, numbers: Any) -> Any:
+    def decode(self, numbers: ArrayLike) -> Any:
         """The value to act with, from options counted from 0 or amounts in [-1, 1]."""
         if self.counts:
             value = np.asarray(numbers) + np.asarray(self.start)

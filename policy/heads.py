@@ -1,29 +1,49 @@
-"""Actor and critic heads on every timestep, for several discounts at once."""
+"""Actor and critic heads on every timestep, for several discounts at once, of one choice of action."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from retold.policy.ensemble import (
+    EnsembleLayers,
+    ensemble_linear,
+    flat_rows,
+    make_actor,
+    make_ensemble_weight,
+)
+
 
 class Heads(nn.Module):
     """A categorical actor and an ensemble of critics, each with one output a discount.
 
-    Critics give normalised values for all actions; `PopArt` knows their units.
+    Critics give outputs for all actions, so that one pass serves the action taken, the state's
+    value and the actor: normalised values (`PopArt` knows their units), or logits of bins.
     """
 
-    def __init__(self, width: int, hidden: int, actions: int, discounts: int, critics: int) -> None:
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        actions: int,
+        discounts: int,
+        critics: int,
+        *,
+        layers: int = 1,
+        bins: int = 1,
+    ) -> None:
         super().__init__()
         self._shape = (discounts, actions)
-        self.actor = nn.Sequential(
-            nn.Linear(width, hidden), nn.LeakyReLU(), nn.Linear(hidden, discounts * actions)
-        )
-        self.critic_input = nn.Parameter(torch.empty(critics, width, hidden))
+        self._bins = bins
+        outputs = discounts * actions * bins
+        self.actor = make_actor(width, hidden, layers, discounts * actions)
+        self.critic_input = make_ensemble_weight(critics, width, hidden)
         self.critic_input_bias = nn.Parameter(torch.zeros(critics, 1, hidden))
-        self.critic_output = nn.Parameter(torch.empty(critics, hidden, discounts * actions))
-        self.critic_output_bias = nn.Parameter(torch.zeros(critics, 1, discounts * actions))
-        for weight in (self.critic_input, self.critic_output):
-            bound = weight.shape[1] ** -0.5
-            nn.init.uniform_(weight, -bound, bound)
+        self.critic_hidden = EnsembleLayers(critics, hidden, layers - 1)
+        self.critic_output = make_ensemble_weight(critics, hidden, outputs)
+        self.critic_output_bias = nn.Parameter(torch.zeros(critics, 1, outputs))
+        if bins > 1:
+            # All bins as likely: the value is 0, not the chance sum of the outermost bins.
+            nn.init.zeros_(self.critic_output)
 
     def log_policy(self, x: Tensor) -> Tensor:
         """Log-probabilities `[..., discounts, actions]` from `[..., features]`, float32."""
@@ -31,11 +51,16 @@ class Heads(nn.Module):
         return F.log_softmax(logits.float().view(*logits.shape[:-1], *self._shape), -1)
 
     def values(self, x: Tensor) -> Tensor:
-        """Normalised Q `[critics, ..., discounts, actions]` from `[..., features]`, float32."""
-        flat = x.reshape(1, -1, x.shape[-1])
-        hidden = F.leaky_relu(flat @ self.critic_input + self.critic_input_bias)
-        output = hidden @ self.critic_output + self.critic_output_bias
-        return output.float().view(len(self.critic_input), *x.shape[:-1], *self._shape)
+        """Outputs `[critics, ..., discounts, actions]` from `[..., features]`, float32.
+
+        Of two-hot critics, `[critics, ..., discounts, actions, bins]`.
+        """
+        flat, leading = flat_rows(x, len(self.critic_input))
+        hidden = ensemble_linear(flat, self.critic_input, self.critic_input_bias)
+        hidden = self.critic_hidden(F.leaky_relu_(hidden))
+        output = ensemble_linear(hidden, self.critic_output, self.critic_output_bias)
+        bins = (self._bins,) if self._bins > 1 else ()
+        return output.float().view(len(output), *leading, *self._shape, *bins)
 
     @torch.no_grad()
     def rescale_output(self, ratio: Tensor, shift: Tensor) -> None:

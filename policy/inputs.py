@@ -21,7 +21,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyInputs:
-    """A batch of steps; `time` is 1 when acting."""
+    """A batch of steps, side by side or packed; `time` is 1 when acting.
+
+    Packed, sequences lie one after the other with nothing between them: `[batch, time]` is `[rows]`.
+    """
 
     observation: dict[str, Tensor]
     """`[batch, time, ...]` by leaf path."""
@@ -39,6 +42,42 @@ class PolicyInputs:
     """`[batch, goals]`, int64: goal id + 1; 0 after the last goal."""
     progress: Tensor
     """`[batch, time]`, int64."""
+    sequence: Tensor | None = None
+    """`[rows]`, int64: the sequence, by number, of each packed row; None: not packed."""
+    lengths: tuple[int, ...] = ()
+    """Rows of each packed sequence."""
+
+
+def pack_inputs(inputs: PolicyInputs, lengths: Sequence[int]) -> PolicyInputs:
+    """The first rows of each sequence alone, packed.
+
+    Args:
+        inputs: side by side.
+        lengths: rows to keep of each sequence.
+    """
+    index = packed_index(lengths, inputs.step.shape[1])
+
+    def pack(rows: Tensor) -> Tensor:
+        return rows.flatten(0, 1)[index]
+
+    return PolicyInputs(
+        observation={path: pack(rows) for path, rows in inputs.observation.items()},
+        previous_action={path: pack(rows) for path, rows in inputs.previous_action.items()},
+        has_previous=pack(inputs.has_previous),
+        previous_reward=pack(inputs.previous_reward),
+        previous_reset=pack(inputs.previous_reset),
+        step=pack(inputs.step),
+        instruction=inputs.instruction,
+        progress=pack(inputs.progress),
+        sequence=index // inputs.step.shape[1],
+        lengths=tuple(lengths),
+    )
+
+
+def packed_index(lengths: Sequence[int], time: int) -> Tensor:
+    """`[rows]`: places of the first rows of each sequence in `[batch, time]`, flattened."""
+    parts = [np.arange(length) + number * time for number, length in enumerate(lengths)]
+    return torch.from_numpy(np.concatenate(parts))
 
 
 def encode_instruction(instruction: Sequence[int], most_goals: int) -> Array:

@@ -1,20 +1,32 @@
 """The policy: one shared trunk over the trajectory, actor and critic heads on every timestep."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from retold.policy.actions import ActionCodec, make_action_codec
 from retold.policy.architecture import ArchitectureConfig
+from retold.policy.distributions import acting_numbers
 from retold.policy.heads import Heads
 from retold.policy.inputs import PolicyInputs
-from retold.policy.timestep_encoder import TimestepEncoder, action_count
-from retold.policy.trajectory_encoder import TrajectoryCache, TrajectoryEncoder
+from retold.policy.linear import iterate_powers
+from retold.policy.timestep_encoder import TimestepEncoder
+from retold.policy.trajectory_encoder import (
+    TrajectoryEncoder,
+    TrajectoryState,
+    make_trajectory_encoder,
+)
+from retold.policy.vector_heads import VectorHeads
 from retold.schemas.dataset_schema import DatasetSchema
+from retold.schemas.errors import UsageError
 
 
 class Policy(nn.Module):
     """Everything that acts and learns, apart from target copies and the optimiser."""
+
+    heads: Heads | VectorHeads
 
     def __init__(
         self,
@@ -29,24 +41,69 @@ class Policy(nn.Module):
         self.discounts = tuple(discounts)
         self.acting_discount = acting_discount
         self.most_goals = max(task.max_instruction_length for task in schema.tasks)
-        self.timestep_encoder = TimestepEncoder(schema, architecture.model_width)
-        self.trajectory_encoder = TrajectoryEncoder(architecture)
-        self.heads = Heads(
-            architecture.model_width,
-            architecture.head_width,
-            action_count(schema),
-            len(self.discounts),
-            architecture.critics,
-        )
+        self.codec = make_action_codec(schema)
+        self.timestep_encoder = TimestepEncoder(schema, architecture)
+        self.trajectory_encoder = make_trajectory_encoder(architecture)
+        self.heads = _make_heads(self.codec, architecture, len(self.discounts))
 
     def encode(self, inputs: PolicyInputs) -> Tensor:
-        """`[batch, time, features]` of whole windows."""
+        """`[batch, time, features]` of whole windows, or `[rows, features]` of packed ones."""
         features = self.timestep_encoder(inputs)
-        encoded: Tensor = self.trajectory_encoder(features, inputs.step)
-        return encoded
+        if inputs.sequence is None:
+            batch, time, width = features.shape
+            encoded: Tensor = self.trajectory_encoder(
+                features.flatten(0, 1), inputs.step.flatten(), (time,) * batch
+            )
+            return encoded.view(batch, time, width)
+        packed: Tensor = self.trajectory_encoder(features, inputs.step, inputs.lengths)
+        return packed
+
+    def make_state(self, slots: int) -> TrajectoryState:
+        """What acting remembers, empty, for some episodes at once."""
+        return cast(TrajectoryEncoder, self.trajectory_encoder).make_state(slots)
 
     @torch.no_grad()
-    def advance(self, inputs: PolicyInputs, cache: TrajectoryCache, slots: Tensor) -> Tensor:
+    def advance(self, inputs: PolicyInputs, state: TrajectoryState, slots: Tensor) -> Tensor:
         """`[batch, features]` of one step (`time` = 1) of the episodes in `slots`."""
         features = self.timestep_encoder(inputs)[:, 0]
-        return self.trajectory_encoder.advance(features, inputs.step[:, 0], cache, slots)
+        encoder = cast(TrajectoryEncoder, self.trajectory_encoder)
+        return encoder.advance(features, inputs.step[:, 0], state, slots)
+
+    def acting_numbers(self, features: Tensor) -> Tensor:
+        """`[batch, outputs]` of the acting discount's actor: what `draw_action` needs."""
+        head = self.discounts.index(self.acting_discount)
+        if isinstance(self.heads, Heads):
+            return self.heads.log_policy(features)[..., head, :].exp()
+        return acting_numbers(self.codec, self.heads.distribution(features)[..., head, :])
+
+    def iterate_powers(self) -> None:
+        """One step of power iteration in every layer of learned spectral norm."""
+        iterate_powers(self)
+
+
+def _make_heads(
+    codec: ActionCodec, config: ArchitectureConfig, discounts: int
+) -> Heads | VectorHeads:
+    if codec.kind == "choice":
+        return Heads(
+            config.model_width,
+            config.head_width,
+            codec.size,
+            discounts,
+            config.critics,
+            layers=config.head_layers,
+            bins=config.value_bins if config.critic == "two-hot" else 1,
+        )
+    if config.critic == "two-hot":
+        raise UsageError(
+            "--critic two-hot takes one Discrete action, but the task has several choices or "
+            "amounts. Use --critic regression."
+        )
+    return VectorHeads(
+        codec,
+        config.model_width,
+        config.head_width,
+        discounts,
+        config.critics,
+        layers=config.head_layers,
+    )

@@ -57,7 +57,7 @@ def load_snapshot(directory: Path) -> tuple[Policy, PolicyDescription]:
         )
     policy = Policy(
         description.schema,
-        ArchitectureConfig(**description.architecture),
+        ArchitectureConfig.from_json(description.architecture),
         description.discounts,
         description.acting_discount,
     )
@@ -81,9 +81,9 @@ def read_description(directory: Path) -> PolicyDescription:
     try:
         fields = json.loads(content)
         version = fields["policy_version"]
-        if version != POLICY_VERSION:
+        if version not in range(1, POLICY_VERSION + 1):
             raise PolicyError(
-                f"{path}: policy_version is {version}, but this retold reads {POLICY_VERSION}. "
+                f"{path}: policy_version is {version}, but this retold reads 1 to {POLICY_VERSION}. "
                 f"Upgrade with `pip install -U retold`."
             )
         return PolicyDescription.from_json(fields)

@@ -9,8 +9,8 @@ from retold.schemas.canonical import encode_json, sha256_hex
 from retold.schemas.commit import Snapshot
 from retold.schemas.dataset_schema import DatasetSchema
 
-POLICY_VERSION = 1
-"""Version of the snapshot's layout."""
+POLICY_VERSION = 2
+"""Version of the snapshot's layout; 1 had fewer architecture fields."""
 
 
 @dataclass(frozen=True, kw_only=True)

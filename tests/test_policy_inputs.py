@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from retold.policy.acting import PolicyActor
 from retold.policy.architecture import ArchitectureConfig
-from retold.policy.inputs import PolicyInputs, encode_instruction, stack_windows, step_inputs
+from retold.policy.inputs import PolicyInputs, encode_instruction, stack_windows
+from retold.policy.instruction_encoder import InstructionEncoder
+from retold.policy.leaf_encoders import make_leaf_encoder
 from retold.policy.network import Policy
-from retold.policy.timestep_encoder import InstructionEncoder, make_leaf_encoder
 from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
 from retold.schemas.episode import EpisodeRecord, Window
 from retold.schemas.errors import UsageError
@@ -164,18 +166,16 @@ def test_previous_inputs_come_from_the_transition_before() -> None:
 def test_a_step_is_encoded_as_in_a_window() -> None:
     schema = make_schema(EVERY_SPACE)
     episode = random_episode(schema, 6, seed=3)
+    actor = PolicyActor(make_policy(schema), 1, "test", None)
+    actor.begin(0, episode.record.instruction)
     whole = leaves_of(stack_windows([episode], 3))
-    step = step_inputs(
-        [{path: rows[4] for path, rows in episode.observation.items()}],
-        [{path: rows[3] for path, rows in episode.action.items()}],
-        [float(episode.reward[3])],
-        [bool(episode.reset[3])],
-        [4],
-        [encode_instruction(episode.record.instruction, 3)],
-        [int(episode.progress[4])],
-    )
-    for name, rows in leaves_of(step).items():
-        assert torch.equal(rows[0, 0], whole[name][0, 4]), name
+    for step in range(5):
+        observation = {path: rows[step] for path, rows in episode.observation.items()}
+        actor.act([0], [observation], [int(episode.progress[step])])
+        for name, rows in leaves_of(actor._inputs([0])).items():
+            assert torch.equal(rows[0, 0], whole[name][0, step]), name
+        action = {path: rows[step] for path, rows in episode.action.items()}
+        actor.record(0, action, float(episode.reward[step]), bool(episode.reset[step]))
 
 
 def test_the_null_action_is_not_action_zero() -> None:
@@ -233,8 +233,10 @@ def test_unbounded_amounts_are_taken_as_they_are() -> None:
 def test_what_the_policy_cannot_see_or_do_is_named() -> None:
     with pytest.raises(UsageError, match="'observation', a TextSpace"):
         make_policy(make_schema(TextSpace(10)))
-    with pytest.raises(UsageError, match="MultiDiscreteSpace.*Discrete spaces only"):
-        make_policy(make_schema(action=MultiDiscreteSpace((2, 2))))
+    with pytest.raises(UsageError, match=r"TextSpace.*bounded float Box spaces"):
+        make_policy(make_schema(action=TextSpace(10)))
+    with pytest.raises(UsageError, match="Box without finite bounds"):
+        make_policy(make_schema(action=BoxSpace((2,), "float32", float("-inf"), 1.0)))
 
 
 def encode_goals(instruction: tuple[int, ...], progress: int) -> torch.Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from retold.policy.acting import PolicyActor
 from retold.policy.architecture import ArchitectureConfig
+from retold.policy.heads import Heads
 from retold.policy.inputs import stack_windows
 from retold.policy.network import Policy
 from retold.policy.snapshot import encode_snapshot, load_snapshot
@@ -16,11 +17,15 @@ from retold.schemas.episode import EpisodeRecord, Window
 from retold.schemas.errors import PolicyError
 from retold.tasks.registry import task_schema
 from retold.train.batch import make_batch
-from retold.train.losses import actor_critic_losses, td_targets
+from retold.train.losses import actor_critic_losses, next_values
+from retold.train.packed_batch import pack_batch
 from retold.train.popart import PopArt
+from retold.train.targets import step_returns
+from retold.train.value_scale import ValueScale
 
 SCHEMA = task_schema("maze", {"size": 7})
 DISCOUNTS = (0.5, 0.9)
+SUBSET = torch.tensor([[0, 1], [0, 1]])
 
 
 def make_policy(window: int = 8) -> Policy:
@@ -30,6 +35,15 @@ def make_policy(window: int = 8) -> Policy:
         model_width=16, layers=2, heads=2, attention_window=window, head_width=8
     )
     return Policy(SCHEMA, architecture, DISCOUNTS, 0.9)
+
+
+def make_scale() -> ValueScale:
+    return ValueScale(PopArt(len(DISCOUNTS), 1e-3), None, is_normalised=True)
+
+
+def heads_of(policy: Policy) -> Heads:
+    assert isinstance(policy.heads, Heads)
+    return policy.heads
 
 
 def make_window(length: int, seed: int, *, terminated: bool = False) -> Window:
@@ -72,7 +86,7 @@ def test_acting_equals_the_parallel_forward_beyond_the_window() -> None:
     windows = [make_window(length, length) for length in (29, 17, 5)]
     with torch.no_grad():
         features = policy.encode(stack_windows(windows, policy.most_goals))
-        expected = policy.heads.log_policy(features)[:, :, 1].exp()
+        expected = heads_of(policy).log_policy(features)[:, :, 1].exp()
     actor = PolicyActor(policy, 3, "test", 0)
     order = [2, 0, 1]
     places = {order[i]: (i, windows[i]) for i in range(3)}
@@ -103,20 +117,18 @@ def test_acting_equals_the_parallel_forward_beyond_the_window() -> None:
 
 
 def losses_of(policy: Policy, windows: list[Window]) -> tuple[Tensor, Tensor, Tensor]:
-    batch = make_batch(windows, most_goals=policy.most_goals, burn_in=0, first_action=0)
-    popart = PopArt(len(DISCOUNTS), 1e-3)
+    batch = pack_batch(make_batch(windows, most_goals=policy.most_goals, burn_in=0))
+    scale = make_scale()
     features = policy.encode(batch.inputs)
-    targets = td_targets(
-        features,
-        batch.reward,
-        batch.terminated,
-        torch.tensor(DISCOUNTS),
-        policy.heads,
-        popart,
-        torch.arange(4),
-    )
+    steps = step_returns(batch, torch.tensor(DISCOUNTS), steps=1, reward_scale=1.0)
+    value = next_values(features[steps.rows], heads_of(policy), scale, SUBSET)
     losses = actor_critic_losses(
-        features[:, :-1], batch.action, targets, batch.is_valid, policy.heads, popart
+        features[batch.valid],
+        batch.action[batch.valid],
+        steps.returns + steps.factor * value,
+        heads_of(policy),
+        scale,
+        count=torch.tensor(len(batch.valid)),
     )
     return losses.critic, losses.online, losses.cloning
 
@@ -144,22 +156,22 @@ def test_the_critic_loss_reaches_the_trunk_but_not_the_actor() -> None:
 
 def test_the_online_gradient_matches_finite_differences() -> None:
     policy = make_policy().double()
-    features = torch.randn(1, 4, 16, dtype=torch.float64)
-    values = policy.heads.values(features).detach().double().mean(0)
-    weight = policy.heads.actor[2].weight
+    heads = heads_of(policy)
+    features = torch.randn(4, 16, dtype=torch.float64)
+    values = heads.values(features).detach().double().mean(0)
+    weight = heads.actor[2].weight
 
     def objective() -> Tensor:
-        hidden = policy.heads.actor(features).view(1, 4, 2, 5)
+        hidden = heads.actor(features).view(4, 2, 5)
         return -(hidden.softmax(-1) * values).sum(-1).mean()
 
-    popart = PopArt(2, 1e-3)
     losses = actor_critic_losses(
         features,
-        torch.zeros(1, 4, dtype=torch.int64),
-        torch.zeros(1, 4, 2),
-        torch.ones(1, 4, dtype=torch.bool),
-        policy.heads,
-        popart,
+        torch.zeros(4, dtype=torch.int64),
+        torch.zeros(4, 2),
+        heads,
+        make_scale(),
+        count=torch.tensor(4),
     )
     losses.online.backward()  # type: ignore[no-untyped-call]
     assert weight.grad is not None
@@ -186,29 +198,16 @@ def test_neighbours_and_padding_change_nothing() -> None:
     torch.testing.assert_close(many[1, :6], single[0], atol=1e-5, rtol=1e-5)
 
 
-def test_targets_bootstrap_unless_terminated() -> None:
-    policy = make_policy()
-    features = torch.randn(2, 3, 16)
-    reward = torch.zeros(2, 2)
-    terminated = torch.tensor([[False, True], [False, False]])
-    popart = PopArt(2, 1e-3)
-    targets = td_targets(
-        features, reward, terminated, torch.tensor(DISCOUNTS), policy.heads, popart, torch.arange(4)
-    )
-    assert not targets[0, 1].any()
-    assert targets[1, 1].all() and targets[0, 0].all()
-
-
 def test_popart_changes_no_output() -> None:
     policy = make_policy()
     popart = PopArt(2, 0.1)
     features = torch.randn(2, 3, 16)
     with torch.no_grad():
-        before = popart.denormalise(policy.heads.values(features))
+        before = popart.denormalise(heads_of(policy).values(features))
         for scale in (3.0, 50.0):
             targets = scale * torch.randn(2, 3, 2) + scale
             popart.update(targets, torch.ones(2, 3, dtype=torch.bool), (policy.heads,))
-        after = popart.denormalise(policy.heads.values(features))
+        after = popart.denormalise(heads_of(policy).values(features))
     torch.testing.assert_close(after, before, atol=1e-4, rtol=1e-4)
 
 

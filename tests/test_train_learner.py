@@ -69,7 +69,7 @@ def make_window(length: int, seed: int) -> Window:
 
 def make_learner_batch(seed: int = 0) -> Batch:
     windows = [make_window(4, seed), make_window(7, seed + 1)]
-    return make_batch(windows, most_goals=0, burn_in=0, first_action=0)
+    return make_batch(windows, most_goals=0, burn_in=0)
 
 
 def test_target_heads_get_no_gradient_and_follow_slowly() -> None:

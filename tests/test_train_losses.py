@@ -15,10 +15,14 @@ from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
 from retold.schemas.episode import EpisodeRecord, Window
 from retold.schemas.spaces import BoxSpace, DiscreteSpace
 from retold.train.batch import Batch, make_batch
-from retold.train.losses import Losses, actor_critic_losses, td_targets
+from retold.train.losses import Losses, actor_critic_losses, next_values
+from retold.train.packed_batch import PackedBatch, pack_batch
 from retold.train.popart import PopArt
+from retold.train.targets import step_returns
+from retold.train.value_scale import ValueScale
 
 DISCOUNTS = torch.tensor([0.5, 0.9])
+FIRST_TWO = torch.tensor([[0, 1], [0, 1]])
 SCHEMA = DatasetSchema(
     tasks=(
         TaskDescription(
@@ -83,24 +87,75 @@ def make_policy() -> Policy:
 
 
 def batch_of(windows: list[Window], burn_in: int = 0) -> Batch:
-    return make_batch(windows, most_goals=0, burn_in=burn_in, first_action=0)
+    return make_batch(windows, most_goals=0, burn_in=burn_in)
+
+
+def make_scale(popart: PopArt | None = None) -> ValueScale:
+    return ValueScale(popart or PopArt(2, 1e-3), None, is_normalised=True)
+
+
+def heads_of(policy: Policy) -> Heads:
+    assert isinstance(policy.heads, Heads)
+    return policy.heads
 
 
 def losses_of(policy: Policy, batch: Batch) -> Losses:
-    features = policy.encode(batch.inputs)
-    popart = PopArt(2, 1e-3)
-    targets = td_targets(
-        features,
-        batch.reward,
-        batch.terminated,
-        DISCOUNTS,
-        policy.heads,
-        popart,
-        torch.arange(4),
-    )
+    packed = pack_batch(batch)
+    features = policy.encode(packed.inputs)
+    steps = step_returns(packed, DISCOUNTS, steps=1, reward_scale=1.0)
+    value = next_values(features[steps.rows], heads_of(policy), make_scale(), FIRST_TWO)
     return actor_critic_losses(
-        features[:, :-1], batch.action, targets, batch.is_valid, policy.heads, popart
+        features[packed.valid],
+        packed.action[packed.valid],
+        steps.returns + steps.factor * value,
+        heads_of(policy),
+        make_scale(),
+        count=torch.tensor(float(len(packed.valid))).clamp_min(1),
     )
+
+
+def pack_rewards(reward: Tensor, terminated: Tensor) -> PackedBatch:
+    """A batch that holds nothing but `[batch, time]` rewards and ends."""
+    batch, time = reward.shape
+    steps = torch.zeros(batch, time + 1, dtype=torch.int64)
+    inputs = PolicyInputs(
+        observation={},
+        previous_action={},
+        has_previous=steps > 0,
+        previous_reward=steps.float(),
+        previous_reset=steps > 0,
+        step=steps,
+        instruction=steps[:, :1],
+        progress=steps,
+    )
+    return pack_batch(
+        Batch(
+            inputs=inputs,
+            lengths=(time,) * batch,
+            action=torch.zeros_like(reward),
+            reward=reward,
+            terminated=terminated,
+            is_valid=torch.ones_like(terminated),
+        )
+    )
+
+
+def td_targets(
+    features: Tensor,
+    reward: Tensor,
+    terminated: Tensor,
+    heads: Heads,
+    *,
+    popart: PopArt | None = None,
+    subset: Tensor | None = None,
+    steps: int = 1,
+) -> Tensor:
+    """`[batch, time, discounts]` from `[batch, time + 1, features]`."""
+    batch = pack_rewards(reward, terminated)
+    found = step_returns(batch, DISCOUNTS, steps=steps, reward_scale=1.0)
+    after = features.flatten(0, 1)[found.rows]
+    value = next_values(after, heads, make_scale(popart), FIRST_TWO if subset is None else subset)
+    return (found.returns + found.factor * value).view(*reward.shape, len(DISCOUNTS))
 
 
 def test_targets_are_those_worked_out_by_hand() -> None:
@@ -110,10 +165,7 @@ def test_targets_are_those_worked_out_by_hand() -> None:
         torch.randn(1, 3, 8),
         torch.tensor([[1.0, 5.0]]),
         torch.tensor([[False, True]]),
-        DISCOUNTS,
         heads,
-        PopArt(2, 1e-3),
-        torch.tensor([0, 1, 2]),
     )
     expected = torch.tensor([[[1 + 0.5 * 2, 1 + 0.9 * 2], [5.0, 5.0]]])
     torch.testing.assert_close(targets, expected)
@@ -125,10 +177,7 @@ def test_the_next_value_is_expected_under_the_target_actor() -> None:
         torch.randn(1, 2, 8),
         torch.zeros(1, 1),
         torch.zeros(1, 1, dtype=torch.bool),
-        DISCOUNTS,
         heads,
-        PopArt(2, 1e-3),
-        torch.arange(2),
     )
     # 3/4 * 4 + 1/4 * 8 = 5, discounted.
     torch.testing.assert_close(targets[0, 0], DISCOUNTS * 5)
@@ -147,10 +196,8 @@ def test_the_minimum_is_taken_in_units_of_reward() -> None:
         torch.randn(1, 2, 8),
         torch.zeros(1, 1),
         torch.zeros(1, 1, dtype=torch.bool),
-        DISCOUNTS,
         heads,
-        popart,
-        torch.arange(2),
+        popart=popart,
     )
     torch.testing.assert_close(targets[0, 0], DISCOUNTS * (20 - 10))
 
@@ -162,10 +209,8 @@ def test_each_transition_bootstraps_from_the_row_after_it() -> None:
         features,
         reward,
         torch.zeros(1, 4, dtype=torch.bool),
-        DISCOUNTS,
         heads,
-        PopArt(2, 1e-3),
-        torch.tensor([2, 0, 1, 3]),
+        subset=torch.tensor([[2, 0], [2, 0]]),
     )
     for t in range(4):
         after = features[0, t + 1]
@@ -185,10 +230,7 @@ def test_the_targets_of_a_window_are_those_of_its_episode() -> None:
             features[:, first : last + 1],
             reward[:, first:last],
             terminated[:, first:last],
-            DISCOUNTS,
             heads,
-            PopArt(2, 1e-3),
-            torch.arange(4),
         )
 
     whole = targets(0, 12)
@@ -211,24 +253,21 @@ def test_targets_and_values_carry_no_gradient_to_slow_heads_or_features() -> Non
         features,
         torch.zeros(1, 3),
         torch.zeros(1, 3, dtype=torch.bool),
-        DISCOUNTS,
         heads,
-        PopArt(2, 1e-3),
-        torch.arange(4),
     )
     assert not targets.requires_grad
 
 
 def test_the_actor_loss_treats_the_critics_view_of_the_trunk_as_constant() -> None:
     heads = make_heads()
-    features = torch.randn(2, 3, 8, requires_grad=True)
+    features = torch.randn(6, 8, requires_grad=True)
     losses = actor_critic_losses(
         features,
-        torch.zeros(2, 3, dtype=torch.int64),
-        torch.zeros(2, 3, 2),
-        torch.ones(2, 3, dtype=torch.bool),
+        torch.zeros(6, dtype=torch.int64),
+        torch.zeros(6, 2),
         heads,
-        PopArt(2, 1e-3),
+        make_scale(),
+        count=torch.tensor(6),
     )
     (through_losses,) = torch.autograd.grad(losses.online, features, retain_graph=True)
     value = heads.values(features).detach().mean(0)
@@ -248,12 +287,12 @@ def test_only_better_actions_are_cloned() -> None:
     heads = constant_heads([0.0, 0.0], [[0.0, 2.0], [0.0, 2.0]])
     for action, is_cloned in ((0, False), (1, True)):
         losses = actor_critic_losses(
-            torch.randn(1, 1, 8),
-            torch.tensor([[action]]),
-            torch.zeros(1, 1, 2),
-            torch.ones(1, 1, dtype=torch.bool),
+            torch.randn(1, 8),
+            torch.tensor([action]),
+            torch.zeros(1, 2),
             heads,
-            PopArt(2, 1e-3),
+            make_scale(),
+            count=torch.tensor(1),
         )
         expected = float(np.log(2)) if is_cloned else 0.0
         assert losses.cloning.item() == pytest.approx(expected, abs=1e-6)

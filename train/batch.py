@@ -21,32 +21,34 @@ class Batch:
 
     inputs: PolicyInputs
     """`[batch, rows]`"""
+    lengths: tuple[int, ...]
+    """Transitions of each window."""
     action: Tensor
-    """`[batch, rows - 1]`, int64, counted from 0."""
+    """`[batch, rows - 1, ...]`, as stored."""
     reward: Tensor
     """`[batch, rows - 1]`, raw."""
     terminated: Tensor
     """`[batch, rows - 1]`, bool."""
     is_valid: Tensor
     """`[batch, rows - 1]`, bool: transitions that give a loss."""
+    first_window: int = 0
+    """Number of the first window among those of its update."""
 
 
-def make_batch(
-    windows: Sequence[Window], *, most_goals: int, burn_in: int, first_action: int
-) -> Batch:
+def make_batch(windows: Sequence[Window], *, most_goals: int, burn_in: int) -> Batch:
     """The windows side by side.
 
     Args:
         windows: of any lengths.
         most_goals: the policy's capacity for goals.
         burn_in: transitions without loss at the start of a window that does not start its episode.
-        first_action: the number of the task's first action.
     """
     rows = max(window.length for window in windows)
     (path,) = windows[0].action
     return Batch(
         inputs=stack_windows(windows, most_goals),
-        action=pad_rows([w.action[path].astype(np.int64) - first_action for w in windows], rows),
+        lengths=tuple(window.length for window in windows),
+        action=pad_rows([window.action[path] for window in windows], rows),
         reward=pad_rows([window.reward for window in windows], rows),
         terminated=pad_rows([window.terminated for window in windows], rows),
         is_valid=pad_rows([_gives_loss(window, burn_in) for window in windows], rows),
@@ -60,7 +62,6 @@ def read_batch(
     *,
     most_goals: int,
     burn_in: int,
-    first_action: int,
 ) -> Batch:
     """Draw `number` as tensors of their own: what `make_batch` makes of the same windows, faster.
 
@@ -70,7 +71,6 @@ def read_batch(
         number: the draw.
         most_goals: the policy's capacity for goals.
         burn_in: transitions without loss at the start of a window that does not start its episode.
-        first_action: the number of the task's first action.
     """
     sampler.sample_into(windows, number)
     rows = int(windows.length.max())
@@ -80,7 +80,8 @@ def read_batch(
     real = transition < windows.length[:, None]
     return Batch(
         inputs=_inputs_of(windows, rows + 1, _instructions(sampler, windows, most_goals)),
-        action=_copy(np.where(real, windows.action[path][:, :rows] - first_action, 0)),
+        lengths=tuple(windows.length.tolist()),
+        action=_copy(windows.action[path][:, :rows]),
         reward=_copy(windows.reward[:, :rows]),
         terminated=_copy(windows.terminated[:, :rows]),
         is_valid=_copy(is_late & real),

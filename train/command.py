@@ -21,7 +21,6 @@ from retold.policy.registry import PolicyRegistry
 from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import Snapshot
 from retold.schemas.errors import RunError, UsageError
-from retold.schemas.spaces import DiscreteSpace
 from retold.schemas.stop_signals import note_stop_signals
 from retold.train.batch import Batch, read_batch
 from retold.train.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
@@ -163,15 +162,12 @@ class _Data:
 
     def draw(self, number: int, most_goals: int) -> Batch:
         """The windows of one update, as tensors."""
-        space = self.schema.action_space
-        assert isinstance(space, DiscreteSpace)
         return read_batch(
             self._sampler,
             self._windows,
             number,
             most_goals=most_goals,
             burn_in=self._config.burn_in_steps,
-            first_action=space.start,
         )
 
     def facts(self, number: int) -> dict[str, float]:

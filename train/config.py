@@ -1,14 +1,15 @@
 """What `retold train` is asked."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from retold.dataset.paths import DatasetPath
 from retold.dataset.sources import SourceFlag
 from retold.policy.architecture import ArchitectureConfig
 from retold.schemas.errors import UsageError
+from retold.train.losses import Filter
 
 _MAY_CHANGE = frozenset(
     {
@@ -73,25 +74,61 @@ class TrainConfig(SourceFlag):
     """Weight of the filtered behaviour cloning."""
     popart_rate: float = 3e-3
     """Share by which PopArt's statistics follow at each update."""
+    popart: bool = True
+    """Whether critics learn values in units of their targets' running spread."""
+    return_steps: int = 1
+    """Most steps of a return before it bootstraps."""
+    cloning_filter: Filter = "binary"
+    """Actions to imitate: better ones, all weighed by exp or sigmoid of the advantage, or all alike."""
+    cloning_temperature: float = 1.0
+    """Advantage, in units of the critics' spread, that the exponential and the soft filter divide by."""
+    encoder: Literal["transformer", "gru", "memoryless"] = "transformer"
+    """What remembers: a causal Transformer, a GRU, or nothing."""
     model_width: int = 64
     """Features of a timestep."""
     layers: int = 2
-    """Transformer blocks."""
+    """Blocks of the trajectory encoder."""
     heads: int = 4
-    """Attention heads."""
+    """Attention heads; they divide the model width."""
+    feedforward_width: int | None = None
+    """Hidden units of a block's feed-forward part; none means four times the model width."""
     attention_window: int = 512
     """Steps that a step sees, itself included."""
+    normformer: bool = True
+    """Two more norms in a block: after attention and within the feed-forward part."""
+    head_scaling: bool = True
+    """A learned factor for every attention head."""
+    sigma_reparam: bool = True
+    """Linear layers of a block with a learned spectral norm, which keeps attention from collapsing."""
+    activation: Literal["leaky-relu", "relu", "gelu"] = "leaky-relu"
+    """Of the blocks' feed-forward parts."""
+    positions: Literal["rotary", "none"] = "rotary"
+    """How attention knows distances; a step's number in its episode is an input in any case."""
+    timestep_widths: tuple[int, ...] = ()
+    """Hidden units of the timestep encoder's layers; none means one of twice the model width."""
+    image_encoder: Literal["cnn", "impala"] = "cnn"
+    """Of image observations: three convolutions, or IMPALA's residual network."""
+    input_normalisation: bool = True
+    """Scale observed amounts and rewards by their running mean and spread."""
+    visibility: Literal["full", "current"] = "full"
+    """Goals of the instruction that are seen: all that are left, or the current one alone."""
     head_width: int = 128
-    """Hidden units of actor and critic heads."""
+    """Hidden units of a layer of actor and critic heads."""
+    head_layers: int = 1
+    """Hidden layers of actor and critic heads."""
     critics: int = 4
-    """Critics in the ensemble; two of them, drawn for each update, make the target."""
+    """Critics in the ensemble; two of them, drawn for each update and discount, make the target."""
+    critic: Literal["regression", "two-hot"] = "regression"
+    """What critics learn: normalised values, or which of many bins the value lies in."""
+    value_bins: int = 65
+    """Bins of a two-hot critic."""
     threads: int = 1
     """CPU threads of an update."""
 
     def __post_init__(self) -> None:
         for name in (
             *("updates", "publish_every", "checkpoint_every", "context_length", "batch_size"),
-            *("warmup_updates", "threads"),
+            *("warmup_updates", "threads", "return_steps"),
         ):
             if getattr(self, name) < 1:
                 raise UsageError(f"{_flag(name)} is {getattr(self, name)}, but must be at least 1.")
@@ -113,6 +150,10 @@ class TrainConfig(SourceFlag):
             raise UsageError(
                 f"--burn-in is {self.burn_in}, but lies between 0 and --context-length - 1."
             )
+        if self.cloning_temperature <= 0:
+            raise UsageError(
+                f"--cloning-temperature is {self.cloning_temperature}, but must be above 0."
+            )
         if self.critics < 2:
             raise UsageError(f"--critics is {self.critics}, but must be at least 2.")
         _ = self.architecture
@@ -121,12 +162,7 @@ class TrainConfig(SourceFlag):
     def architecture(self) -> ArchitectureConfig:
         """The network's sizes."""
         return ArchitectureConfig(
-            model_width=self.model_width,
-            layers=self.layers,
-            heads=self.heads,
-            attention_window=self.attention_window,
-            head_width=self.head_width,
-            critics=self.critics,
+            **{field.name: getattr(self, field.name) for field in fields(ArchitectureConfig)}
         )
 
     @property
@@ -142,10 +178,7 @@ class TrainConfig(SourceFlag):
         content["run"] = str(self.run)
         content["data"] = [str(path) for path in self.data]
         content["cache"] = None if self.cache is None else str(self.cache)
-        content["source"] = list(self.source)
-        content["weight"] = list(self.weight)
-        content["discounts"] = list(self.discounts)
-        return content
+        return {n: list(v) if isinstance(v, tuple) else v for n, v in content.items()}
 
 
 def changed_fields(stored: Mapping[str, Any], config: TrainConfig) -> list[str]:

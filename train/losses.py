@@ -1,51 +1,22 @@
-"""Targets and losses of the off-policy actor-critic update, at every timestep at once."""
+"""Targets and losses of the off-policy actor-critic update, where one action is chosen of several."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from retold.policy.heads import Heads
-from retold.train.popart import PopArt
+from retold.train.value_scale import ValueScale
 
-_TARGET_CRITICS = 2
-
-
-def td_targets(
-    features: Tensor,
-    reward: Tensor,
-    terminated: Tensor,
-    discounts: Tensor,
-    target_heads: Heads,
-    popart: PopArt,
-    critic_order: Tensor,
-) -> Tensor:
-    """One-step targets `[batch, time, discounts]`, in units of scaled reward.
-
-    The expectation under the target actor of the least of two critics (REDQ, arXiv 2101.05982).
-    Only `terminated` stops bootstrapping: a truncated or cut sequence bootstraps from its last row.
-
-    Args:
-        features: `[batch, time + 1, features]`; no gradient flows back.
-        reward: `[batch, time]`, scaled.
-        terminated: `[batch, time]`, bool.
-        discounts: `[discounts]`.
-        target_heads: slow copies.
-        popart: units of the critics.
-        critic_order: `[critics]`: a permutation; its first two critics make the target.
-    """
-    with torch.no_grad():
-        after = features[:, 1:].detach()
-        chances = target_heads.log_policy(after).exp()
-        values = popart.denormalise(target_heads.values(after)[critic_order[:_TARGET_CRITICS]])
-        next_value = (values * chances).sum(-1).amin(0)
-        future = torch.where(terminated[..., None], 0.0, discounts * next_value)
-        return reward[..., None] + future
+Filter = Literal["binary", "exponential", "soft", "none"]
+_LARGEST_WEIGHT = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """Sums over valid transitions divided by their number, averaged over discounts."""
+    """Sums over valid transitions divided by the update's number of them, averaged over discounts."""
 
     critic: Tensor
     online: Tensor
@@ -54,48 +25,111 @@ class Losses:
     value: Tensor
     """`[discounts]`: mean value under the actor, in units of reward."""
 
+    def __add__(self, other: "Losses") -> "Losses":
+        names = [field.name for field in fields(self)]
+        return Losses(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Losses":
+        """The same of every part."""
+        return Losses(**{field.name: change(getattr(self, field.name)) for field in fields(self)})
+
+
+def next_values(after: Tensor, target_heads: Heads, scale: ValueScale, subset: Tensor) -> Tensor:
+    """`[..., discounts]`: what the rows to bootstrap from are worth, in units of scaled reward.
+
+    The expectation under the target actor of the least of some critics (REDQ, arXiv 2101.05982).
+
+    Args:
+        after: `[..., features]`; no gradient flows back.
+        target_heads: slow copies.
+        scale: units of the critics.
+        subset: `[discounts, critics taken]`, int64: the critics asked for each discount.
+    """
+    with torch.no_grad():
+        chances = target_heads.log_policy(after).exp()
+        values = scale.denormalise(target_heads.values(after))
+        return least_of(subset, (values * chances).sum(-1))
+
+
+def least_of(subset: Tensor, values: Tensor) -> Tensor:
+    """`[..., discounts]`: the least of each discount's critics, from `[critics, ..., discounts]`."""
+    index = subset.t().reshape(-1, *[1] * (values.ndim - 2), len(subset))
+    return values.gather(0, index.expand(-1, *values.shape[1:])).amin(0)
+
+
+def cloning_weight(advantage: Tensor, kind: Filter, temperature: float) -> Tensor:
+    """How much each action is imitated, by its advantage in units of the critics' spread."""
+    match kind:
+        case "binary":
+            return (advantage > 0).float()
+        case "exponential":
+            return (advantage / temperature).exp().clamp(max=_LARGEST_WEIGHT)
+        case "soft":
+            return torch.sigmoid(advantage / temperature)
+        case "none":
+            return torch.ones_like(advantage)
+
 
 def actor_critic_losses(
     features: Tensor,
     action: Tensor,
     targets: Tensor,
-    is_valid: Tensor,
     heads: Heads,
-    popart: PopArt,
+    scale: ValueScale,
+    *,
+    count: Tensor,
+    cloning_filter: Filter = "binary",
+    temperature: float = 1.0,
 ) -> Losses:
-    """The losses of one batch.
+    """The losses of valid rows.
 
     One critic pass serves the value of the action taken, the state's value and the actor's loss. In
     the actor's losses the critics are constants: the gradient flows through probabilities alone.
 
     Args:
-        features: `[batch, time, features]`, without the bootstrap row.
-        action: `[batch, time]`, int64.
-        targets: `[batch, time, discounts]`, in units of reward.
-        is_valid: `[batch, time]`, bool.
+        features: `[valid, features]`.
+        action: `[valid]`, int64, counted from 0.
+        targets: `[valid, discounts]`, in units of scaled reward.
         heads: online heads.
-        popart: units of the critics.
+        scale: units of the critics.
+        count: valid rows of the whole update.
+        cloning_filter: which actions are imitated.
+        temperature: of the exponential and the soft filter.
     """
-    count = is_valid.sum().clamp_min(1)
 
     def average(values: Tensor) -> Tensor:
-        """Mean over valid transitions and discounts, from `[batch, time, discounts]`."""
-        return torch.where(is_valid[..., None], values, 0.0).sum() / (count * values.shape[-1])
+        """Mean over the update's rows and discounts, from `[valid, discounts]`."""
+        return values.sum() / (count * values.shape[-1])
 
-    values = heads.values(features)  # [critics, batch, time, discounts, actions]
-    index = action[..., None, None].expand(*values.shape[1:-1], 1)
-    taken = values.gather(-1, index.expand(len(values), *index.shape)).squeeze(-1)
+    outputs = heads.values(features)  # [critics, valid, discounts, actions] and maybe bins
+    taken = _of_action(outputs, action, 3)
     log_policy = heads.log_policy(features)
     chances = log_policy.exp()
-    constant = values.detach().mean(0)
+    constant = scale.actor_values(outputs.detach()).mean(0)
     state_value = (chances * constant).sum(-1)
-    advantage = constant.gather(-1, index).squeeze(-1) - state_value.detach()
-    log_taken = log_policy.gather(-1, index).squeeze(-1)
-    in_reward = popart.denormalise(state_value.detach()[..., None]).squeeze(-1)
+    advantage = _of_action(constant, action, 2) - state_value.detach()
+    weight = cloning_weight(advantage, cloning_filter, temperature)
+    log_taken = _of_action(log_policy, action, 2)
+    in_reward = scale.from_actor_values(state_value.detach())
     return Losses(
-        critic=average((taken - popart.normalise(targets)).square().mean(0)),
+        critic=average(scale.loss(taken, targets).mean(0)),
         online=-average(state_value),
-        cloning=-average(torch.where(advantage > 0, log_taken, 0.0)),
+        cloning=-average(weight * log_taken),
         entropy=average(-(chances * log_policy).sum(-1)).detach(),
-        value=torch.where(is_valid[..., None], in_reward, 0.0).sum((0, 1)) / count,
+        value=in_reward.sum(0) / count,
     )
+
+
+def _of_action(x: Tensor, action: Tensor, axis: int) -> Tensor:
+    """X without its axis of actions: of each row, what belongs to the action taken.
+
+    Args:
+        x: its rows are two axes before its actions.
+        action: `[rows]`.
+        axis: of the actions.
+    """
+    shape = [1] * x.ndim
+    shape[axis - 2] = len(action)
+    wanted = list(x.shape)
+    wanted[axis] = 1
+    return x.gather(axis, action.view(shape).expand(wanted)).squeeze(axis)

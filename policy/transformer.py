@@ -1,0 +1,183 @@
+"""The causal Transformer over trajectories: whole at once, or a step at a time from a cache."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from retold.policy.architecture import ArchitectureConfig
+from retold.policy.attention import (
+    Rotation,
+    attend,
+    plan_attention,
+    rotary_angles,
+    rotate,
+)
+from retold.policy.linear import make_linear
+
+
+@dataclass
+class TransformerState:
+    """Keys and values of the last steps of several episodes, overwritten in turn.
+
+    The place of step t is t modulo the window, so nothing older than the window is ever seen, and
+    acting equals the parallel forward at any length.
+    """
+
+    keys: Tensor
+    """`[layers, slots, heads, window, features]`, rotated."""
+    values: Tensor
+    """`[layers, slots, heads, window, features]`"""
+    steps: Tensor
+    """`[slots, window]`, int64: step that each place holds, -1 if none."""
+
+    def clear(self, slot: int) -> None:
+        """Forget an episode."""
+        self.steps[slot] = -1
+
+
+class TransformerBlock(nn.Module):
+    """A pre-norm block; NormFormer's norms (arXiv 2110.09456) and head scaling where asked."""
+
+    def __init__(self, config: ArchitectureConfig) -> None:
+        super().__init__()
+        width, hidden, is_scaled = (
+            config.model_width,
+            config.feedforward_units,
+            config.sigma_reparam,
+        )
+        self.heads = config.heads
+        self.activation = config.activation
+        self.attention_norm = nn.LayerNorm(width)
+        self.query_key_value = make_linear(width, 3 * width, is_scaled=is_scaled)
+        self.attention_output = make_linear(width, width, is_scaled=is_scaled)
+        self.feedforward_norm = nn.LayerNorm(width)
+        # Index 1 was the activation; the weights keep the names that they have had.
+        self.feedforward = nn.ModuleDict(
+            {
+                "0": make_linear(width, hidden, is_scaled=is_scaled),
+                "2": make_linear(hidden, width, is_scaled=is_scaled),
+            }
+        )
+        self.head_scale = nn.Parameter(torch.ones(config.heads)) if config.head_scaling else None
+        self.after_attention = nn.LayerNorm(width) if config.normformer else None
+        self.hidden_norm = nn.LayerNorm(hidden) if config.normformer else None
+
+    def project(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, `[rows, heads, features]`; the first two turned."""
+        rows, width = x.shape
+        projected = self.query_key_value(self.attention_norm(x))
+        query, key, value = projected.view(rows, 3, self.heads, width // self.heads).unbind(1)
+        if rotation is None:
+            return query, key, value
+        return rotate(query, rotation), rotate(key, rotation), value
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Add what was attended to, `[rows, heads, features]`, then the feed-forward part."""
+        if self.head_scale is not None:
+            attended = attended * self.head_scale[:, None]
+        mixed = self.attention_output(attended.reshape(x.shape))
+        x = x + (mixed if self.after_attention is None else self.after_attention(mixed))
+        hidden = self._activate(self.feedforward["0"](self.feedforward_norm(x)))
+        if self.hidden_norm is not None:
+            hidden = self.hidden_norm(hidden)
+        output: Tensor = x + self.feedforward["2"](hidden)
+        return output
+
+    def _activate(self, x: Tensor) -> Tensor:
+        # In place: the layer before needs no output of its own to go back.
+        match self.activation:
+            case "leaky-relu":
+                return F.leaky_relu_(x)
+            case "relu":
+                return F.relu_(x)
+            case _:
+                return F.gelu(x)
+
+
+class TransformerEncoder(nn.Module):
+    """Blocks over a sliding attention window, and a norm."""
+
+    def __init__(self, config: ArchitectureConfig) -> None:
+        super().__init__()
+        self._config = config
+        self._head_width = config.model_width // config.heads
+        self.blocks = nn.ModuleList(TransformerBlock(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.model_width)
+
+    def forward(self, x: Tensor, step: Tensor, lengths: Sequence[int]) -> Tensor:
+        """`[rows, features]` of sequences that lie one after the other."""
+        plan = plan_attention(lengths, self._config.attention_window, x.device)
+        rotation = self._rotation(step, x.dtype)
+        for block in self.blocks:
+            assert isinstance(block, TransformerBlock)
+            query, key, value = block.project(x, rotation)
+            x = block.finish(x, attend(query, key, value, plan))
+        encoded: Tensor = self.norm(x)
+        return encoded
+
+    @torch.no_grad()
+    def attention_facts(self, x: Tensor, step: Tensor) -> list[tuple[float, float]]:
+        """Mean attention entropy (nats) and largest logit of each layer, for one sequence.
+
+        Args:
+            x: `[rows, features]`; all pairs of rows are held at once, so give few.
+            step: `[rows]`, int64.
+        """
+        plan = plan_attention([len(x)], self._config.attention_window, x.device)
+        rotation = self._rotation(step, x.dtype)
+        row = torch.arange(len(x), device=x.device)
+        age = row[:, None] - row
+        is_hidden = (age < 0) | (age >= self._config.attention_window)
+        facts = []
+        for block in self.blocks:
+            assert isinstance(block, TransformerBlock)
+            query, key, value = block.project(x, rotation)
+            scores = torch.einsum("qhf,khf->hqk", query, key) * self._head_width**-0.5
+            largest = scores.masked_fill(is_hidden, float("-inf"))
+            entropy = torch.special.entr(largest.softmax(-1)).sum(-1)
+            facts.append((float(entropy.mean()), float(largest.amax())))
+            x = block.finish(x, attend(query, key, value, plan))
+        return facts
+
+    def make_state(self, slots: int) -> TransformerState:
+        """An empty cache for some episodes at once."""
+        config = self._config
+        shape = (config.layers, slots, config.heads, config.attention_window, self._head_width)
+        return TransformerState(
+            torch.zeros(shape),
+            torch.zeros(shape),
+            torch.full((slots, config.attention_window), -1),
+        )
+
+    def advance(self, x: Tensor, step: Tensor, state: TransformerState, slots: Tensor) -> Tensor:
+        """`[batch, features]` of one step of the episodes in `slots`; the cache takes it in."""
+        place = step % self._config.attention_window
+        state.steps[slots, place] = step
+        used = min(self._config.attention_window, int(step.max()) + 1)
+        # Where every slot is asked in turn, the cache is read as it lies.
+        is_whole = len(slots) == len(state.steps) and bool((slots.diff() == 1).all())
+        rows: Tensor | slice = slice(None) if is_whole else slots
+        # Places hold this episode's steps: those cleared are -1, all others are in the window.
+        held = state.steps[rows, :used] >= 0
+        mask = None if bool(held.all()) else held[:, None, None, :]
+        rotation = self._rotation(step, x.dtype)
+        for layer, block in enumerate(self.blocks):
+            assert isinstance(block, TransformerBlock)
+            query, key, value = block.project(x, rotation)
+            keys, values = state.keys[layer], state.values[layer]
+            keys[slots, :, place] = key
+            values[slots, :, place] = value
+            attended = F.scaled_dot_product_attention(
+                query[:, :, None], keys[rows, :, :used], values[rows, :, :used], attn_mask=mask
+            )
+            x = block.finish(x, attended[:, :, 0])
+        encoded: Tensor = self.norm(x)
+        return encoded
+
+    def _rotation(self, step: Tensor, dtype: torch.dtype) -> Rotation | None:
+        if self._config.positions == "none":
+            return None
+        return rotary_angles(step, self._head_width, dtype)

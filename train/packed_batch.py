@@ -1,0 +1,54 @@
+"""A batch without padding: what the networks and losses run on."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from retold.policy.inputs import PolicyInputs, pack_inputs, packed_index
+from retold.train.batch import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedBatch:
+    """Sequences one after the other; the last row of each only bootstraps."""
+
+    inputs: PolicyInputs
+    """Packed, `[rows]`."""
+    action: Tensor
+    """`[rows, ...]`, as stored; zero in a sequence's last row."""
+    reward: Tensor
+    """`[rows]`, raw; zero in a sequence's last row."""
+    terminated: Tensor
+    """`[rows]`, bool."""
+    valid: Tensor
+    """`[valid]`, int64: rows that give a loss."""
+    last: Tensor
+    """`[valid]`, int64: the last row of each one's sequence."""
+    first_window: int
+    """Number of the first sequence among the windows of its update."""
+
+
+def pack_batch(batch: Batch) -> PackedBatch:
+    """The batch's real rows."""
+    lengths = tuple(length + 1 for length in batch.lengths)
+    time = batch.inputs.step.shape[1]
+    index = packed_index(lengths, time)
+
+    def pack(rows: Tensor) -> Tensor:
+        after = torch.zeros_like(rows[:, :1])
+        return torch.cat([rows, after], 1).flatten(0, 1)[index]
+
+    valid = pack(batch.is_valid).nonzero().squeeze(-1)
+    ends = torch.tensor(lengths).cumsum(0) - 1
+    inputs = pack_inputs(batch.inputs, lengths)
+    assert inputs.sequence is not None
+    return PackedBatch(
+        inputs=inputs,
+        action=pack(batch.action),
+        reward=pack(batch.reward),
+        terminated=pack(batch.terminated),
+        valid=valid,
+        last=ends[inputs.sequence[valid]],
+        first_window=batch.first_window,
+    )
