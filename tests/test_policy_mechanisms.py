@@ -1,0 +1,152 @@
+"""Every encoder acts as it trains, packing changes nothing, and every kind of action learns."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from retold.policy.acting import PolicyActor
+from retold.policy.architecture import ArchitectureConfig
+from retold.policy.attention import attend, plan_attention
+from retold.policy.inputs import pack_inputs, stack_windows
+from retold.policy.network import Policy
+from retold.policy.vector_heads import VectorHeads
+from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
+from retold.schemas.episode import EpisodeRecord, Window
+from retold.schemas.spaces import BoxSpace, DiscreteSpace, MultiDiscreteSpace, Space
+from retold.train.batch import make_batch
+from retold.train.config import TrainConfig
+from retold.train.learner import Learner
+
+PLAIN = {"normformer": False, "head_scaling": False, "sigma_reparam": False}
+
+
+def make_schema(action: Space) -> DatasetSchema:
+    task = TaskDescription(
+        name="made-up", kwargs={}, code_version="1", limit_is="truncation", horizon=50
+    )
+    return DatasetSchema(
+        tasks=(task,),
+        observation_space=BoxSpace((2,), "float32", -1.0, 1.0),
+        action_space=action,
+    )
+
+
+def make_window(length: int, seed: int, action: Space) -> Window:
+    rng = np.random.default_rng(seed)
+    shape = getattr(action, "shape", ())
+    drawn = (
+        rng.uniform(-1, 1, (length, *shape)).astype(np.float32)
+        if isinstance(action, BoxSpace)
+        else rng.integers(0, 3, (length, *shape))
+    )
+    return Window(
+        record=EpisodeRecord(
+            episode_id=f"{seed:032x}",
+            task=0,
+            length=length,
+            episode_return=0.0,
+            terminated=False,
+            truncated=True,
+            environment_terminated=False,
+        ),
+        dataset=0,
+        start=0,
+        observation={"observation": rng.uniform(-1, 1, (length + 1, 2)).astype(np.float32)},
+        action={"action": drawn},
+        reward=rng.standard_normal(length).astype(np.float32),
+        terminated=np.zeros(length, np.bool_),
+        truncated=np.arange(length) == length - 1,
+        reset=np.zeros(length, np.bool_),
+        progress=np.zeros(length + 1, np.uint32),
+        previous_action=None,
+        previous_reward=0.0,
+        previous_reset=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, PLAIN, {"positions": "none"}, {"encoder": "gru"}, {"encoder": "memoryless"}],
+    ids=str,
+)
+def test_acting_equals_the_packed_forward_over_three_windows(fields: dict[str, Any]) -> None:
+    space = DiscreteSpace(3)
+    architecture = ArchitectureConfig(model_width=16, heads=2, attention_window=7, **fields)
+    torch.manual_seed(0)
+    policy = Policy(make_schema(space), architecture, (0.9,), 0.9).eval()
+    windows = [make_window(22, 1, space), make_window(5, 2, space)]
+    inputs = pack_inputs(stack_windows(windows, 0), [23, 6])
+    with torch.no_grad():
+        expected = policy.acting_numbers(policy.encode(inputs)).double().numpy()
+    actor = PolicyActor(policy, 2, "test", None)
+    for slot, (window, first) in enumerate(zip(windows, (0, 23), strict=True)):
+        actor.begin(slot, ())
+        for step in range(window.length + 1):
+            seen = {"observation": window.observation["observation"][step]}
+            chances = actor.act([slot], [seen], [0])[0]
+            np.testing.assert_allclose(chances, expected[first + step], atol=1e-5)
+            if step < window.length:
+                action = {"action": window.action["action"][step]}
+                actor.record(slot, action, float(window.reward[step]), False)
+
+
+@pytest.mark.parametrize("window", [3, 300, 1000])
+def test_attention_in_pieces_equals_a_whole_mask(window: int) -> None:
+    lengths, generator = [700, 5, 5, 290], torch.Generator().manual_seed(0)
+    shape = (sum(lengths), 2, 4)
+    parts = [
+        torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+        for _ in range(3)
+    ]
+    weight = torch.randn(shape, generator=generator, dtype=torch.float64)
+    found = attend(*parts, plan_attention(lengths, window, torch.device("cpu")))
+    row = torch.arange(shape[0])
+    sequence = torch.repeat_interleave(torch.arange(4), torch.tensor(lengths))
+    age = row[:, None] - row
+    seen = (age >= 0) & (age < window) & (sequence[:, None] == sequence)
+    scores = torch.einsum("qhf,khf->hqk", parts[0], parts[1]) / 2
+    chances = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+    expected = torch.einsum("hqk,khf->qhf", chances, parts[2])
+    torch.testing.assert_close(found, expected)
+    gradients = torch.autograd.grad((found * weight).sum(), parts)
+    wanted = torch.autograd.grad((expected * weight).sum(), parts)
+    torch.testing.assert_close(gradients, wanted)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [DiscreteSpace(3), MultiDiscreteSpace((3, 4)), BoxSpace((2,), "float32", -1.0, 1.0)],
+    ids=lambda space: type(space).__name__,
+)
+@pytest.mark.parametrize("cloning_filter", ["binary", "exponential", "soft", "none"])
+def test_actors_leave_critics_alone_and_batches_add_up(space: Space, cloning_filter: Any) -> None:
+    config = TrainConfig(
+        run=Path("run"),
+        data=(Path("raw"),),
+        model_width=16,
+        heads=2,
+        head_width=8,
+        return_steps=3,
+        cloning_filter=cloning_filter,
+        critic_weight=0.0,
+        online_weight=1.0,
+    )
+    windows = [make_window(4, 1, space), make_window(9, 2, space)]
+    whole = make_batch(windows, most_goals=0, burn_in=0)
+    parts = [make_batch([window], most_goals=0, burn_in=0) for window in windows]
+    parts[1] = dataclasses.replace(parts[1], first_window=1)
+    one, two = Learner(config, make_schema(space)), Learner(config, make_schema(space))
+    first, second = one.update(whole), two.update(*parts)
+    for name, value in first.items():
+        # Sums are taken in another order.
+        assert second[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
+    for name, parameter in one.policy.heads.named_parameters():
+        if "critic" in name:
+            assert parameter.grad is None or not parameter.grad.any(), name
+    reached = [p.grad for p in one.policy.trajectory_encoder.parameters()]
+    assert any(grad is not None and bool(grad.any()) for grad in reached)
+    assert isinstance(one.policy.heads, VectorHeads) == (not isinstance(space, DiscreteSpace))
