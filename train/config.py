@@ -9,8 +9,9 @@ from retold.dataset.paths import DatasetPath
 from retold.dataset.sources import SourceFlag
 from retold.policy.architecture import ArchitectureConfig
 from retold.schemas.errors import UsageError
-from retold.train.losses import Filter
 
+Filter = Literal["binary", "exponential", "soft", "none"]
+"""Which actions are imitated, by their advantage."""
 _MAY_CHANGE = frozenset(
     {
         *("run", "updates", "resume", "follow", "publish_every", "checkpoint_every", "threads"),

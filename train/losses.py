@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from retold.policy.heads import Heads
+from retold.train.config import Filter
 from retold.train.value_scale import ValueScale
 
-Filter = Literal["binary", "exponential", "soft", "none"]
 _LARGEST_WEIGHT = 20.0
 
 

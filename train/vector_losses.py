@@ -5,7 +5,8 @@ from torch import Tensor
 
 from retold.policy.distributions import entropy, log_probability, sample
 from retold.policy.vector_heads import VectorHeads
-from retold.train.losses import Filter, Losses, cloning_weight, least_of
+from retold.train.config import Filter
+from retold.train.losses import Losses, cloning_weight, least_of
 from retold.train.value_scale import ValueScale
 
 
