@@ -331,7 +331,7 @@ def test_opening_starts_at_a_checkpoint_and_does_without(tmp_path: Path) -> None
         append_tiny(path, number)
     evict(EvictConfig(dataset=path, episodes=CHECKPOINT_EVERY))
     expected = ids(path)
-    table, description = sorted((path / "checkpoints").iterdir(), reverse=True)
+    table, description, _ = sorted((path / "checkpoints").iterdir(), reverse=True)
     assert (table.suffix, description.suffix) == (".parquet", ".json")
     log = CommitLog.open(path)
     assert log.live_shards() and log._first == CHECKPOINT_EVERY - 1
