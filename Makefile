@@ -41,7 +41,7 @@ lint: setup typing
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest -m 'not long' --durations=10
+	$(BIN)/pytest -m 'not long' -n 2 --dist loadfile --durations=10
 
 test-long: setup
 	$(BIN)/pytest -m long --timeout=0 --durations=10

@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import numpy as np
@@ -96,21 +97,31 @@ def _replay_in_workers(
         for connection in list(pool) * _AHEAD:
             row = next(left, None)
             waiting[connection] += row is not None
-            connection.send(row)
+            _send(connection, row)
         while any(waiting.values()):
             ready = wait([connection for connection, count in waiting.items() if count])
             for connection in [connection for connection in pool if connection in ready]:
                 try:
                     outcome: Replayed = connection.recv()
-                except EOFError:
+                except (EOFError, ConnectionResetError):
                     raise RetoldError(
                         f"{dataset}: a process that replays episodes has died. Replay again with "
                         f"--workers 0 to see why."
                     ) from None
                 row = next(left, None)
                 waiting[connection] += (row is not None) - 1
-                connection.send(row)
+                _send(connection, row)
                 yield outcome
     finally:
         for worker in pool.values():
             worker.kill()
+
+
+def _send(connection: Connection, row: int | None) -> None:
+    """Ask for a row, or say that there is none left.
+
+    A process that was told so has gone when it is told again; one that died before is noticed where
+    its outcome is missed.
+    """
+    with suppress(BrokenPipeError):
+        connection.send(row)
