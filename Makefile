@@ -12,7 +12,7 @@ DEMO := runs/demo
 help:
 	@echo "make demo       install, then run the whole loop on Crafter (8 minutes on 2 cores)"
 	@echo "make test       install, lint, and run the tests (10 minutes on 2 cores)"
-	@echo "make test-long  kills at every point, and the README from top to bottom (an hour and a half)"
+	@echo "make test-long  kills at every point, and the README from top to bottom (hours: the races on a store take most)"
 	@echo "make test-zarr  compare another zarr-python (ZARR_PYTHON=) with this one on the golden datasets"
 	@echo "make lint       ruff and mypy alone"
 	@echo "make clean      remove what the above made, the runs excepted"
