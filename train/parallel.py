@@ -6,11 +6,6 @@ import torch
 from torch import Tensor, distributed
 
 
-def rank() -> int:
-    """Number of this process; 0 where there is only one."""
-    return distributed.get_rank() if distributed.is_initialized() else 0
-
-
 def ranks() -> int:
     """Number of processes."""
     return distributed.get_world_size() if distributed.is_initialized() else 1
