@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from retold.cli.printing import format_fields, format_table
 from retold.dataset.paths import DatasetPath
+from retold.dataset.sources import SourceFlag
 
 if TYPE_CHECKING:
     from retold.relabel.coverage import Coverage
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoverageConfig:
+class CoverageConfig(SourceFlag):
     """What `retold coverage` is asked."""
 
     dataset: DatasetPath
@@ -58,10 +59,13 @@ class CoverageReport:
 
 def report_coverage(config: CoverageConfig) -> CoverageReport:
     """Measure the coverage, and draw it if asked."""
+    from retold.dataset.reader import DatasetReader
     from retold.relabel.coverage import measure_coverage
     from retold.relabel.coverage_figure import draw_coverage
 
-    coverage = measure_coverage(config.dataset)
+    moved = config.moved(config.dataset)
+    with DatasetReader.open(config.dataset, sources=moved) as reader:
+        coverage = measure_coverage(reader)
     if config.figure is not None:
         draw_coverage(coverage, config.figure)
     return CoverageReport(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from retold.cli.printing import format_fields
 from retold.dataset.paths import DatasetPath
+from retold.dataset.sources import SourceFlag
 
 if TYPE_CHECKING:
     from retold.relabel.explanation import Explanation, Moment, Telling
@@ -16,7 +17,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplainConfig:
+class ExplainConfig(SourceFlag):
     """What `retold explain` is asked."""
 
     dataset: DatasetPath
@@ -89,9 +90,12 @@ class ExplainResult:
 
 def explain(config: ExplainConfig) -> ExplainResult:
     """The episode explained."""
+    from retold.dataset.reader import DatasetReader
     from retold.relabel.explanation import explain_episode
 
-    found = explain_episode(config.dataset, config.episode)
+    moved = config.moved(config.dataset)
+    with DatasetReader.open(config.dataset, sources=moved) as reader:
+        found = explain_episode(reader, config.episode)
     return ExplainResult(explanation=found, is_whole=config.all)
 
 

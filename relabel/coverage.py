@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.relabel.source_shard import column, ragged_column, read_batches
 from retold.relabel.statistics import GoalCounts, count_goals
@@ -38,8 +37,8 @@ class GoalCoverage:
     """One goal."""
 
     goal: str
-    achieved: int
-    """Episodes in which it began to hold, commanded or not."""
+    achieved: int | None
+    """Episodes in which it began to hold, commanded or not; None where that was not looked for."""
     collected: int
     """Collected episodes that command it."""
     collected_met: int
@@ -70,57 +69,81 @@ class Coverage:
     """Episodes by return, which is the number of goals completed: the length of the chain."""
     instruction_lengths: tuple[Histogram, ...]
     """Episodes by the number of goals commanded."""
+    variants: tuple[int, ...]
+    """Collected episodes by how many variants they have: without any, with one, with two …"""
     variants_per_episode: float | None
+    """Their mean."""
 
 
-def measure_coverage(path: DatasetPath) -> Coverage:
+def measure_coverage(reader: DatasetReader, *, with_sources: bool = True) -> Coverage:
     """The coverage of a dataset: its own episodes, or its variants next to their sources.
 
+    Variants of goal-conditioned episodes are counted; their goals are not, being no words.
+
+    Args:
+        reader: of the dataset.
+        with_sources: whether to count the episodes that variants refer to in other datasets, and
+            the goals achieved. Without, only the dataset's own table is read.
+
     Raises:
-        DatasetError: its task has no goals.
+        DatasetError: its task has no goals and no variants, or a source is not found.
     """
-    with DatasetReader.open(path) as reader:
-        vocabulary = reader.schema.tasks[0].vocabulary
-        if vocabulary is None:
-            raise DatasetError(
-                f"{path}: task {reader.schema.tasks[0].name} has no goals to cover. See what the "
-                f"dataset holds with `retold info {path}`."
-            )
-        collected, retold = split_tables(reader)
-        counts = [
-            count_goals(batch.history, with_order=False)
-            for source in _sources(reader)
-            for entry in source.shards
-            if entry.kind == "raw"
-            for batch in read_batches(
-                source.shard_reader(entry.shard_id), np.arange(entry.episodes)
-            )
-        ]
-        return Coverage(
-            dataset=str(path),
-            tellings=describe_tellings(collected, retold),
-            goals=_cover_goals(vocabulary, counts, collected, retold),
-            returns=_histogram(*(_counted(t, "completed") for t in (collected, retold))),
-            instruction_lengths=_histogram(
-                *(_counted(t, "instruction") for t in (collected, retold))
-            ),
-            variants_per_episode=len(retold) / len(collected) if len(collected) else None,
+    vocabulary = reader.schema.tasks[0].vocabulary
+    if vocabulary is None and not any(entry.kind == "variant" for entry in reader.shards):
+        raise DatasetError(
+            f"{reader.path}: task {reader.schema.tasks[0].name} has no goals to cover. See what the "
+            f"dataset holds with `retold info {reader.path}`."
         )
+    readers = [reader, *(_sources(reader) if with_sources else ())]
+    collected, retold = _split_tables(readers)
+    variants = _count_variants(collected, retold)
+    goals: tuple[GoalCoverage, ...] = ()
+    returns: tuple[Histogram, ...] = ()
+    commanded: tuple[Histogram, ...] = ()
+    if vocabulary is not None:
+        returns = _histogram(*(_counted(table, "completed") for table in (collected, retold)))
+        commanded = _histogram(*(_counted(table, "instruction") for table in (collected, retold)))
+        achieved = _count_achieved(readers, vocabulary.size) if with_sources else None
+        goals = _cover_goals(vocabulary, achieved, collected, retold)
+    return Coverage(
+        dataset=str(reader.path),
+        tellings=_describe_tellings(collected, retold),
+        goals=goals,
+        returns=returns,
+        instruction_lengths=commanded,
+        variants=tuple(np.bincount(variants).tolist()),
+        variants_per_episode=float(variants.mean()) if len(variants) else None,
+    )
 
 
-def split_tables(reader: DatasetReader) -> tuple[pa.Table, pa.Table]:
-    """Table rows of collected episodes, those of sources included, and of variants."""
-    is_variant = pc.is_valid(reader.table["source_episode_id"])
-    own = reader.table.filter(pc.invert(is_variant))
-    others = [
-        source.table.filter(pc.is_null(source.table["source_episode_id"]))
-        for source in _sources(reader)
-        if source is not reader
+def _split_tables(readers: Sequence[DatasetReader]) -> tuple[pa.Table, pa.Table]:
+    """Table rows of all collected episodes, and of the first dataset's variants."""
+    collected = [r.table.filter(pc.is_null(r.table["source_episode_id"])) for r in readers]
+    table = readers[0].table
+    return pa.concat_tables(collected), table.filter(pc.is_valid(table["source_episode_id"]))
+
+
+def _count_achieved(readers: Sequence[DatasetReader], goals: int) -> NDArray[np.int64]:
+    """`[goals]`: collected episodes in which each began to hold."""
+    counts = [
+        count_goals(batch.history, with_order=False)
+        for source in readers
+        for shard in source.raw_shards
+        for batch in read_batches(shard, np.arange(shard.entry.episodes))
     ]
-    return pa.concat_tables([own, *others]), reader.table.filter(is_variant)
+    return GoalCounts.sum(counts).episodes if counts else np.zeros(goals, np.int64)
 
 
-def describe_tellings(collected: pa.Table, retold: pa.Table) -> tuple[Telling, ...]:
+def _count_variants(collected: pa.Table, retold: pa.Table) -> NDArray[np.int64]:
+    """`[episodes]`: variants of each episode, first those of which there are any."""
+    counts = pc.value_counts(retold["source_episode_id"])
+    known = pc.is_in(collected["episode_id"], value_set=counts.field("values"))
+    without = len(collected) - int(pc.sum(known).as_py() or 0)
+    retold_counts = counts.field("counts").to_numpy()
+    return np.concatenate([retold_counts, np.zeros(without, np.int64)])
+
+
+def _describe_tellings(collected: pa.Table, retold: pa.Table) -> tuple[Telling, ...]:
     """A line for each kind of episode that there is."""
     return tuple(
         _describe_telling(told, table)
@@ -130,10 +153,10 @@ def describe_tellings(collected: pa.Table, retold: pa.Table) -> tuple[Telling, .
 
 
 def _sources(reader: DatasetReader) -> list[DatasetReader]:
-    """The dataset itself and every dataset that its variants refer to."""
+    """Every other dataset that variants refer to."""
     ids = pc.unique(reader.table["source_dataset_id"]).drop_null().to_pylist()
     found = [reader.source_reader(dataset_id) for dataset_id in sorted(ids)]
-    return [reader, *(source for source in found if source is not reader)]
+    return [source for source in found if source is not reader]
 
 
 def _describe_telling(told: str, table: pa.Table) -> Telling:
@@ -158,24 +181,27 @@ def _counted(table: pa.Table, name: str) -> NDArray[np.int64]:
 
 
 def _cover_goals(
-    vocabulary: GoalVocabulary, counts: Sequence[GoalCounts], collected: pa.Table, retold: pa.Table
+    vocabulary: GoalVocabulary,
+    achieved: NDArray[np.int64] | None,
+    collected: pa.Table,
+    retold: pa.Table,
 ) -> tuple[GoalCoverage, ...]:
     size = vocabulary.size
-    achieved = GoalCounts.sum(counts).episodes if counts else np.zeros(size, np.int64)
     asked, met = _count_commands(collected, size)
     retold_asked, retold_met = _count_commands(retold, size)
-    order = np.lexsort((-asked, -achieved))
+    known = asked + retold_asked if achieved is None else achieved
+    order = np.lexsort((-asked, -known))
     return tuple(
         GoalCoverage(
             goal=vocabulary.describe(goal),
-            achieved=int(achieved[goal]),
+            achieved=None if achieved is None else int(achieved[goal]),
             collected=int(asked[goal]),
             collected_met=int(met[goal]),
             retold=int(retold_asked[goal]),
             retold_met=int(retold_met[goal]),
         )
         for goal in order.tolist()
-        if achieved[goal] + asked[goal] + retold_asked[goal]
+        if known[goal] + asked[goal] + retold_asked[goal]
     )
 
 

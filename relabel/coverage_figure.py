@@ -43,7 +43,9 @@ def draw_coverage(coverage: Coverage, path: Path) -> None:
 def _draw_goals(axes: Any, coverage: Coverage) -> None:
     goals = coverage.goals[:_MOST_GOALS]
     place = np.arange(len(goals))
-    axes.barh(place, [g.achieved for g in goals], color="#dddddd", label="achieved in episodes")
+    axes.barh(
+        place, [goal.achieved or 0 for goal in goals], color="#dddddd", label="achieved in episodes"
+    )
     for shift, name in ((-0.2, "collected"), (0.2, "retold")):
         met = [getattr(goal, f"{name}_met") for goal in goals]
         axes.barh(place + shift, met, height=0.35, color=_COLORS[name], label=f"met, {name}")

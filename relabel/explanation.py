@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.relabel.source_shard import read_batches
 from retold.schemas.episode import EpisodeRecord
@@ -57,42 +56,41 @@ class Explanation:
     """`[moments]`, by step: every transition with goal events."""
 
 
-def explain_episode(path: DatasetPath, episode: str) -> Explanation:
+def explain_episode(reader: DatasetReader, episode: str) -> Explanation:
     """The time line of an episode, or of the source of a variant.
 
     Args:
-        path: a dataset of variants, or of collected episodes (that knows of no variants).
+        reader: of a dataset of variants, or of collected episodes (that knows of no variants).
         episode: id, beginning of one, or row; in a dataset of variants also a source's id.
 
     Raises:
         DatasetError: there is no such episode, or its task has no goals.
     """
-    with DatasetReader.open(path) as reader:
-        source, row = _find(reader, episode)
-        record = source.record(row)
-        shard, number = source.shard_of(row)
-        task = shard.schema.tasks[record.task]
-        if task.vocabulary is None:
-            raise DatasetError(
-                f"{path}: task {task.name} has no goals, so there is nothing to explain. Look at "
-                f"the episode with `retold info {path}`."
-            )
-        vocabulary = task.vocabulary
-        (batch,) = read_batches(shard, np.array([number]))
-        onsets = set(
-            zip(batch.history.onset_step.tolist(), batch.history.onset_goal.tolist(), strict=True)
+    source, row = _find(reader, episode)
+    record = source.record(row)
+    shard, number = source.shard_of(row)
+    task = shard.schema.tasks[record.task]
+    if task.vocabulary is None:
+        raise DatasetError(
+            f"{reader.path}: task {task.name} has no goals, so there is nothing to explain. Look at "
+            f"the episode with `retold info {reader.path}`."
         )
-        events = list(zip(*(part.tolist() for part in source.read_events(row)), strict=True))
-        variants = _variants(reader, source.dataset_id, record.episode_id)
-        return Explanation(
-            dataset=str(source.path),
-            episode_id=record.episode_id,
-            task=task.name,
-            length=record.length,
-            initial_goals=tuple(map(vocabulary.describe, record.initial_goals)),
-            tellings=tuple(_tell(item, vocabulary) for item in (record, *variants)),
-            moments=_moments(events, onsets, vocabulary),
-        )
+    vocabulary = task.vocabulary
+    (batch,) = read_batches(shard, np.array([number]))
+    onsets = set(
+        zip(batch.history.onset_step.tolist(), batch.history.onset_goal.tolist(), strict=True)
+    )
+    events = list(zip(*(part.tolist() for part in source.read_events(row)), strict=True))
+    variants = _variants(reader, source.dataset_id, record.episode_id)
+    return Explanation(
+        dataset=str(source.path),
+        episode_id=record.episode_id,
+        task=task.name,
+        length=record.length,
+        initial_goals=tuple(map(vocabulary.describe, record.initial_goals)),
+        tellings=tuple(_tell(item, vocabulary) for item in (record, *variants)),
+        moments=_moments(events, onsets, vocabulary),
+    )
 
 
 def _find(reader: DatasetReader, episode: str) -> tuple[DatasetReader, int]:

@@ -279,8 +279,11 @@ def test_a_snapshot_without_shards_is_empty_and_said_to_be(tmp_path: Path) -> No
     with DatasetReader.open(path) as reader:
         assert len(reader) == 0 and reader.table.num_rows == 0
     assert audit_structure(path) == []
-    with pytest.raises(DatasetError, match="no episode is live"):
-        summarize(path)
+    with DatasetReader.open(path) as reader:
+        summary = summarize(reader, {})
+        with pytest.raises(DatasetError, match="no episode is live"):
+            _ = reader.schema
+    assert (summary["episodes"], summary["tasks"], summary["length"]) == (0, [], {})
 
 
 def test_a_changed_commit_is_refused(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from retold.dataset.log import CommitLog
 from retold.dataset.reader import DatasetReader
 from retold.relabel.audit import audit_rewards
 from retold.relabel.command import RelabelConfig, relabel
-from retold.relabel.coverage import measure_coverage
-from retold.relabel.explanation import explain_episode
+from retold.relabel.coverage import Coverage, measure_coverage
+from retold.relabel.explanation import Explanation, explain_episode
 from retold.relabel.options import RelabelOptions
 from retold.relabel.shard_task import SourceShard, retell_shard
 from retold.relabel.strategies import STRATEGIES
@@ -265,18 +265,18 @@ def test_the_time_line_marks_every_goal_at_its_step(source: Path, tmp_path: Path
     with DatasetReader.open(target) as reader:
         variant = reader.record(len(reader) - 1)
         name = str(variant.source_episode_id)
-    explained = explain_episode(target, name[:10])
-    assert explained == explain_episode(target, variant.episode_id)
+    explained = _explain(target, name[:10])
+    assert explained == _explain(target, variant.episode_id)
     assert explained.episode_id == name and explained.tellings[0].name == "original"
     assert explained.tellings[-1].episode_id == variant.episode_id
     steps = {moment.step: (*moment.began, *moment.continued) for moment in explained.moments}
     for telling in explained.tellings:
         for goal, step in zip(telling.instruction, telling.completed, strict=False):
             assert goal in steps[step]
-    alone = explain_episode(source, name)
+    alone = _explain(source, name)
     assert len(alone.tellings) == 1 and alone.moments == explained.moments
     with pytest.raises(DatasetError, match="no such live episode"):
-        explain_episode(target, "not an episode")
+        _explain(target, "not an episode")
 
 
 def test_coverage_counts_what_was_collected_and_what_was_retold(
@@ -284,7 +284,7 @@ def test_coverage_counts_what_was_collected_and_what_was_retold(
 ) -> None:
     target = tmp_path / "told"
     relabel(RelabelConfig(source=source, target=target, strategy="all", workers=0))
-    coverage = measure_coverage(target)
+    coverage = _cover(target)
     collected, retold = coverage.tellings
     with DatasetReader.open(source) as raw, DatasetReader.open(target) as told:
         for telling, reader in ((collected, raw), (retold, told)):
@@ -304,10 +304,12 @@ def test_coverage_counts_what_was_collected_and_what_was_retold(
     for item in coverage.goals:
         # The start cell is true at once: it counts only where it was left and entered again.
         goal = vocabulary.goal_id(tuple(item.goal.split()))
-        assert item.achieved <= achieved[goal]
+        assert item.achieved is not None and item.achieved <= achieved[goal]
     assert retold.reward_per_1000_steps > collected.reward_per_1000_steps
     assert sum(item.retold for item in coverage.returns) == retold.episodes
-    assert measure_coverage(source).tellings == (collected,)
+    assert sum(n * count for n, count in enumerate(coverage.variants)) == retold.episodes
+    assert sum(coverage.variants) == collected.episodes
+    assert _cover(source).tellings == (collected,)
 
 
 def test_a_generation_can_be_evicted_and_does_not_come_back(source: Path, tmp_path: Path) -> None:
@@ -366,3 +368,13 @@ def test_a_target_from_before_there_was_a_filter_is_gone_on_with(
     )
     result = relabel(RelabelConfig(source=source, target=target, workers=0))
     assert (result.shards, result.skipped) == (1, 1)
+
+
+def _explain(path: Path, episode: str) -> Explanation:
+    with DatasetReader.open(path) as reader:
+        return explain_episode(reader, episode)
+
+
+def _cover(path: Path) -> Coverage:
+    with DatasetReader.open(path) as reader:
+        return measure_coverage(reader)
