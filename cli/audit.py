@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from retold.dataset.paths import DatasetPath
+from retold.dataset.sources import SourceFlag
 from retold.schemas.errors import UsageError
 from retold.schemas.findings import Finding
 
@@ -11,7 +12,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditConfig:
+class AuditConfig(SourceFlag):
     """What `retold audit` is asked."""
 
     dataset: DatasetPath
@@ -83,17 +84,18 @@ def audit_dataset(config: AuditConfig) -> AuditResult:
 
     if CommitLog.open(config.dataset).head() is None:  # made, and nothing committed yet
         return AuditResult(dataset=str(config.dataset), episodes=0, replayed=0, findings=())
-    findings = list(audit_structure(config.dataset))
+    moved = config.moved(config.dataset)
+    findings = list(audit_structure(config.dataset, moved))
     episodes = replayed = not_replayable = 0
     is_readable = all(finding.severity != "error" for finding in findings)
     if is_readable:  # a damaged file would be reported again by each later audit
-        findings += audit_rewards(config.dataset)
+        findings += audit_rewards(config.dataset, moved)
         episodes = _count_episodes(config.dataset)
     if is_readable and config.replay is not None:
         from retold.collect.replay_audit import replay_dataset
 
         outcomes = sorted(
-            replay_dataset(config.dataset, config.most_replays, config.workers),
+            replay_dataset(config.dataset, config.most_replays, config.workers, moved),
             key=lambda outcome: outcome.row,
         )
         findings += [outcome.finding for outcome in outcomes if outcome.finding is not None]

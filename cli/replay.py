@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from retold.cli.printing import format_fields
 from retold.dataset.paths import DatasetPath
+from retold.dataset.sources import SourceFlag
 from retold.schemas.errors import DatasetError, UsageError
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayConfig:
+class ReplayConfig(SourceFlag):
     """What `retold replay` is asked."""
 
     dataset: DatasetPath
@@ -84,7 +85,7 @@ def replay(config: ReplayConfig) -> ReplayResult:
 
     if config.video is not None:
         check_video(config.video)
-    with DatasetReader.open(config.dataset) as reader:
+    with DatasetReader.open(config.dataset, sources=config.moved(config.dataset)) as reader:
         row = reader.find(config.episode)
         episode = find_replayable(reader, row)
         if episode is None or episode.record.seed is None:

@@ -1,7 +1,7 @@
 """Replays of many episodes of a dataset, in several processes."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -32,7 +32,10 @@ class Replayed:
 
 
 def replay_dataset(
-    dataset: DatasetPath, most_episodes: int | None, workers: int | None
+    dataset: DatasetPath,
+    most_episodes: int | None,
+    workers: int | None,
+    sources: Mapping[str, DatasetPath] | None = None,
 ) -> Iterator[Replayed]:
     """Replay episodes of a dataset, spread evenly over its rows; in whatever order they finish.
 
@@ -40,11 +43,12 @@ def replay_dataset(
         dataset: or a snapshot of it.
         most_episodes: how many; None for all.
         workers: processes; None for one a core, or none where there is little to do.
+        sources: where datasets that variants refer to have moved, by dataset id.
 
     Raises:
         DatasetError: the dataset holds episodes of tasks that Retold cannot make.
     """
-    with DatasetReader.open(dataset) as reader:
+    with DatasetReader.open(dataset, sources=sources) as reader:
         if any(task.is_imported for task in reader.schema.tasks):
             raise DatasetError(
                 f"{dataset}: its episodes were imported, and there is no task to replay them "
@@ -55,20 +59,27 @@ def replay_dataset(
     if workers is None:
         workers = min(os.cpu_count() or 1, len(rows) // _FEW)
     if workers < 2:
-        yield from _replay_rows(dataset, rows)
+        yield from _replay_rows(dataset, rows, sources)
         return
-    yield from _replay_in_workers(dataset, rows, min(workers, len(rows)))
+    yield from _replay_in_workers(dataset, rows, min(workers, len(rows)), sources)
 
 
-def work(connection: Any, heartbeat: Any, dataset: DatasetPath) -> None:
+def work(
+    connection: Any,
+    heartbeat: Any,
+    dataset: DatasetPath,
+    sources: Mapping[str, DatasetPath] | None,
+) -> None:
     """A worker's side: rows in, outcomes out, until no more come."""
-    with DatasetReader.open(dataset) as reader:
+    with DatasetReader.open(dataset, sources=sources) as reader:
         while (row := connection.recv()) is not None:
             connection.send(_replay_row(reader, row))
 
 
-def _replay_rows(dataset: DatasetPath, rows: Sequence[int]) -> Iterator[Replayed]:
-    with DatasetReader.open(dataset) as reader:
+def _replay_rows(
+    dataset: DatasetPath, rows: Sequence[int], sources: Mapping[str, DatasetPath] | None
+) -> Iterator[Replayed]:
+    with DatasetReader.open(dataset, sources=sources) as reader:
         for row in rows:
             yield _replay_row(reader, row)
 
@@ -85,12 +96,15 @@ def _replay_row(reader: DatasetReader, row: int) -> Replayed:
 
 
 def _replay_in_workers(
-    dataset: DatasetPath, rows: Sequence[int], workers: int
+    dataset: DatasetPath,
+    rows: Sequence[int],
+    workers: int,
+    sources: Mapping[str, DatasetPath] | None,
 ) -> Iterator[Replayed]:
     left = iter(rows)
     pool = {
         worker.connection: worker
-        for worker in (WorkerProcess(f"{__name__}:work", dataset) for _ in range(workers))
+        for worker in (WorkerProcess(f"{__name__}:work", dataset, sources) for _ in range(workers))
     }
     waiting = dict.fromkeys(pool, 0)
     try:

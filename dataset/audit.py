@@ -1,7 +1,7 @@
 """The structural audit: whether a dataset's bytes are what its log says. It never writes."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from retold.dataset.array_audit import (
     find_array_faults,
@@ -27,8 +27,15 @@ from retold.schemas.findings import Finding
 RESTORE = "Restore it from a copy of the dataset, or save what is sound with `retold repair`."
 
 
-def audit_structure(path: DatasetPath) -> list[Finding]:
-    """Everything that is off with a dataset's files, at its head or the snapshot that is named."""
+def audit_structure(
+    path: DatasetPath, sources: Mapping[str, DatasetPath] | None = None
+) -> list[Finding]:
+    """Everything that is off with a dataset's files, at its head or the snapshot that is named.
+
+    Args:
+        path: the dataset, or a snapshot of it.
+        sources: where datasets that variants refer to have moved, by dataset id.
+    """
     folder, name = split_snapshot(path)
     try:
         log = CommitLog.open(folder, from_checkpoint=False)
@@ -37,10 +44,12 @@ def audit_structure(path: DatasetPath) -> list[Finding]:
         return [_finding(folder, error)]
     if snapshot is None:
         return list(audit_folders(log))
-    return [*_audit_shards(log, snapshot), *audit_folders(log)]
+    return [*_audit_shards(log, snapshot, sources or {}), *audit_folders(log)]
 
 
-def _audit_shards(log: CommitLog, snapshot: Snapshot) -> Iterator[Finding]:
+def _audit_shards(
+    log: CommitLog, snapshot: Snapshot, sources: Mapping[str, DatasetPath]
+) -> Iterator[Finding]:
     try:
         entries = log.live_shards(snapshot.number)
     except RetoldError as error:
@@ -59,7 +68,7 @@ def _audit_shards(log: CommitLog, snapshot: Snapshot) -> Iterator[Finding]:
         yield from findings
         if not findings and entry.schema not in damaged:
             sound.append(entry)
-    with DatasetReader(log, snapshot, {}, shards=sound) as reader:
+    with DatasetReader(log, snapshot, sources, shards=sound) as reader:
         yield from _audit_ids(reader)
         for entry in sound:
             shard = reader.shard_reader(entry.shard_id)

@@ -8,11 +8,12 @@ from retold.dataset.derive import Selection, refuse_existing, write_dataset
 from retold.dataset.divergence import find_divergence
 from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
+from retold.dataset.sources import SourceFlag
 from retold.schemas.errors import DatasetError, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class MergeConfig:
+class MergeConfig(SourceFlag):
     """What `retold merge` is asked."""
 
     output: DatasetPath
@@ -46,7 +47,10 @@ def merge(config: MergeConfig) -> MergeResult:
     """
     refuse_existing(config.output)
     with ExitStack() as stack:
-        readers = [stack.enter_context(DatasetReader.open(path)) for path in config.data]
+        moved = config.moved(*config.data)
+        readers = [
+            stack.enter_context(DatasetReader.open(path, sources=moved)) for path in config.data
+        ]
         for reader in readers[1:]:
             _check_fits(readers[0], reader)
         evicted = _find_evicted(readers)

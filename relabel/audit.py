@@ -23,9 +23,16 @@ from retold.schemas.instruction import REWARD_VERSION
 _TODO = "Retell or collect it again."
 
 
-def audit_rewards(path: DatasetPath) -> list[Finding]:
-    """Everything in which a dataset's rewards differ from the instruction reward function."""
-    with DatasetReader.open(path) as reader:
+def audit_rewards(
+    path: DatasetPath, sources: Mapping[str, DatasetPath] | None = None
+) -> list[Finding]:
+    """Everything in which a dataset's rewards differ from the instruction reward function.
+
+    Args:
+        path: the dataset, or a snapshot of it.
+        sources: where datasets that variants refer to have moved, by dataset id.
+    """
+    with DatasetReader.open(path, sources=sources) as reader:
         return [
             finding
             for entry in reader.shards
