@@ -13,7 +13,8 @@ from retold.dataset.files import walk_files
 from retold.dataset.folder_audit import audit_folders
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath, split_snapshot
-from retold.dataset.reader import DatasetReader, read_schema
+from retold.dataset.reader import DatasetReader
+from retold.dataset.schema_file import read_schema
 from retold.dataset.shard_files import ShardFiles, fetch_whole
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.snapshot_names import find_snapshot

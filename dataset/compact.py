@@ -8,8 +8,9 @@ from retold.dataset.derive import Selection, write_dataset
 from retold.dataset.evict import MOST_PLANS
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath
-from retold.dataset.reader import DatasetReader, read_schema
+from retold.dataset.reader import DatasetReader
 from retold.dataset.rewrite import rewrite_rows, shard_share, stored_profile
+from retold.dataset.schema_file import read_schema
 from retold.dataset.shard_files import ShardFiles
 from retold.dataset.snapshot_names import open_log_to_write
 from retold.dataset.sources import SourceFlag

@@ -50,8 +50,11 @@ def read_dataset_id(path: DatasetPath) -> str:
     """
     file = path_inside(path, "dataset.json")
     try:
-        content = json.loads(file.read_bytes())
+        encoded = file.read_bytes()
+        content = json.loads(encoded)
         check_format_version(str(file), content["format_version"])
+        if encode_json(content) != encoded:  # e.g. the last byte was lost
+            raise ValueError("it is not in the one form in which it is written")
         return require_hex(content["dataset_id"], 32)
     except (FileNotFoundError, NotADirectoryError) as error:
         if list_names(path / "commits"):

@@ -117,6 +117,15 @@ def refuse_existing(output: DatasetPath) -> None:
         )
 
 
+def remove_dataset(dataset: DatasetPath) -> None:
+    """Delete a dataset that was made just now and that nobody knows yet."""
+    if isinstance(dataset, Path):
+        shutil.rmtree(dataset)
+        return
+    for name in dataset.list_files():
+        (dataset / name).unlink()
+
+
 def copy_shard(shard: ShardReader, target: DatasetPath) -> ShardEntry:
     """Copy a whole shard into another dataset, every file checked on the way.
 

@@ -51,7 +51,7 @@ def hash_file(path: DatasetPath) -> tuple[str, int]:
 
 
 def touch_file(path: DatasetPath) -> None:
-    """Make a file young, so that `gc` leaves it; on a store, where none runs, see that it is there.
+    """Make a file young, so that `gc` leaves it; on a store, where that is not done, see that it is there.
 
     Raises:
         FileNotFoundError: it is not there.

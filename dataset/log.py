@@ -175,6 +175,7 @@ class CommitLog:
                 check(self._commits_since(base))
             new = [entry for entry in added if entry.shard_id not in self._live]
             self._refuse_gone(removed)
+            self._refuse_dropped(new, looked_at)
             self._touch(new)
             self._refuse_doubles(new, removed, known)
             self._touch(new)
@@ -215,6 +216,15 @@ class CommitLog:
             raise ConflictError(
                 f"{self.path}: shard {gone[0]} was removed by another process. Run again."
             )
+
+    def _refuse_dropped(self, new: Sequence[ShardEntry], start: int) -> None:
+        """Refuse shards that a `gc` has planned to delete since we began; it will not look again."""
+        ids = {entry.shard_id for entry in new}
+        for commit in self._commits[max(0, start - self._first) :]:
+            if commit.operation == "gc" and ids.intersection(commit.details.get("dropped", ())):
+                raise ConflictError(
+                    f"{self.path}: a shard was removed before it was committed. Run again."
+                )
 
     def _refuse_doubles(
         self, new: Sequence[ShardEntry], removed: Sequence[str], known: set[str]

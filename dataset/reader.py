@@ -1,6 +1,5 @@
 """Reading a snapshot of a dataset: episodes, windows of them, and variants through their sources."""
 
-import json
 import logging
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -16,20 +15,18 @@ from numpy.typing import NDArray
 from retold.dataset.array_cache import ArrayCache
 from retold.dataset.episode_columns import EpisodeColumns, make_columns
 from retold.dataset.log import CommitLog
-from retold.dataset.paths import DatasetPath, dataset_path, path_inside
+from retold.dataset.paths import DatasetPath, dataset_path
+from retold.dataset.schema_file import read_schema
 from retold.dataset.shard_files import fetch_ahead
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.snapshot_names import open_log, refuse_dropped
 from retold.dataset.sources import explain_dangling, find_source
 from retold.dataset.table import TABLE_SCHEMA, record_from_row
-from retold.dataset.validation import check_field_paths
-from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import ShardEntry, Snapshot
 from retold.schemas.dataset_schema import ACHIEVED_GOAL, DESIRED_GOAL, DatasetSchema
 from retold.schemas.episode import Episode, EpisodeRecord, Leaves, Window
 from retold.schemas.errors import DatasetError, FormatError
 from retold.schemas.instruction import Outcome, derive_outcome
-from retold.schemas.manifest import check_format_version
 
 logger = logging.getLogger(__name__)
 
@@ -423,31 +420,3 @@ def _derive(record: EpisodeRecord) -> Outcome:
         is_complete=0 < len(record.instruction) == len(record.completed),
         environment_terminated=record.environment_terminated,
     )
-
-
-def read_schema(dataset: DatasetPath, sha256: str) -> DatasetSchema:
-    """A schema of a dataset, checked against its name.
-
-    Raises:
-        FormatError: it is missing or damaged, or of another format version.
-    """
-    path = path_inside(dataset, "schemas", f"{sha256}.json")
-    try:
-        content = path.read_bytes()
-        if sha256_hex(content) != sha256:
-            raise FormatError(
-                f"{path}: it was changed (its hash differs). Restore it from a copy of the dataset."
-            )
-        fields = json.loads(content)
-        check_format_version(str(path), fields["format_version"])
-        schema = DatasetSchema.from_json(fields)
-    except OSError as error:
-        raise FormatError(
-            f"{path}: it cannot be read: {error.strerror}. Restore it from a copy of the dataset."
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FormatError(
-            f"{path}: this schema is damaged. Restore it from a copy of the dataset."
-        ) from error
-    check_field_paths(str(path), schema)
-    return schema

@@ -10,6 +10,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
@@ -26,6 +27,15 @@ T = TypeVar("T")
 def is_url(text: str) -> bool:
     """Whether a text names a place on a store rather than on this machine."""
     return _URL.fullmatch(text) is not None
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """What a listing says of a file."""
+
+    bytes: int
+    modified: float
+    """When it was written, by the store's clock, in seconds since 1970."""
 
 
 @dataclass(frozen=True, order=True)
@@ -134,6 +144,20 @@ class RemotePath:
         start = len(self._key) + 1
         return {str(path)[start:]: int(entry["size"]) for path, entry in found.items()}
 
+    def list_details(self, below: str = "") -> dict[str, "StoredFile"]:
+        """Size and age of a file, or of every file below a folder, by path in this folder.
+
+        Args:
+            below: the file or folder; everything if empty.
+
+        Raises:
+            OSError: the store does not say when files were written.
+        """
+        place = self / below if below else self
+        found = self._call(lambda: place.filesystem.find(place._key, detail=True))
+        start = len(self._key) + 1
+        return {str(path)[start:]: _stored_file(entry) for path, entry in found.items()}
+
     def read_bytes(self) -> bytes:
         """The whole content."""
         # With a start, s3fs asks once; without, it asks for the size first.
@@ -232,6 +256,13 @@ def _raiser(error: BaseException) -> Callable[[], None]:
         raise error
 
     return ask
+
+
+def _stored_file(entry: Mapping[str, Any]) -> StoredFile:
+    for name in ("LastModified", "created"):  # of s3fs, and of fsspec's file system in memory
+        if isinstance(entry.get(name), datetime):
+            return StoredFile(int(entry["size"]), entry[name].timestamp())
+    raise OSError(errno.ENOTSUP, "this store does not say when its files were written")
 
 
 def _open_filesystem(protocol: str) -> Any:

@@ -14,7 +14,8 @@ from retold.dataset.derive import copy_shard, refuse_existing
 from retold.dataset.files import sync_folder, write_durably
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath
-from retold.dataset.reader import DatasetReader, read_schema
+from retold.dataset.reader import DatasetReader
+from retold.dataset.schema_file import read_schema
 from retold.dataset.shard_place import list_files
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.shard_writer import (

@@ -1,11 +1,9 @@
 """`retold split`: two new datasets, of which one trains and the other tests."""
 
 import hashlib
-import shutil
 from dataclasses import dataclass
-from pathlib import Path
 
-from retold.dataset.derive import Selection, refuse_existing, write_dataset
+from retold.dataset.derive import Selection, refuse_existing, remove_dataset, write_dataset
 from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.dataset.sources import SourceFlag
@@ -18,9 +16,9 @@ class SplitConfig(SourceFlag):
 
     dataset: DatasetPath
     """Dataset to split, or a snapshot (`DATASET@12`). It is never written to."""
-    train: Path
+    train: DatasetPath
     """Dataset to make of most episodes; must not exist."""
-    test: Path
+    test: DatasetPath
     """Dataset to make of the others; must not exist."""
     share: float = 0.1
     """Share of source episodes whose episodes go to TEST."""
@@ -77,7 +75,7 @@ def split(config: SplitConfig) -> SplitResult:
                 )
             except BaseException:
                 if side:  # one half of a split is no use, and we made it just now
-                    shutil.rmtree(config.train)
+                    remove_dataset(config.train)
                 raise
     return SplitResult(
         train=str(config.train),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from retold.dataset.expression import parse_condition
 from retold.dataset.paths import DatasetPath
-from retold.dataset.reader import read_schema
+from retold.dataset.schema_file import read_schema
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.shard_writer import write_variant_shard
 from retold.dataset.table import TABLE_SCHEMA

@@ -153,6 +153,11 @@ def check_repair(root: Path, file: Path, kind: str, original: dict[str, Episode]
         assert 3 <= len(saved)
 
 
+@pytest.mark.parametrize("way", ["flip", "truncate"])
+def test_the_last_byte_of_the_description_counts(whole: Path, way: str) -> None:
+    check_damage(whole, "dataset.json", way, 0, 0.9999, b"")
+
+
 def test_repair_saves_the_episodes_beside_a_damaged_chunk(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole / "raw", tmp_path / "raw")
     shard = CommitLog.open(tmp_path / "raw").live_shards()[0].shard_id

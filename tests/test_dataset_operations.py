@@ -2,15 +2,14 @@
 
 import json
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from race import TINY, make_tiny_episode
-from test_dataset import SCHEMA, assert_equal, make_episode
+from small_datasets import append, append_tiny, ids, retell
+from test_dataset import assert_equal, make_episode
 
 from retold.cli.__main__ import main
 from retold.dataset.audit import audit_structure
@@ -19,86 +18,12 @@ from retold.dataset.compact import CompactConfig, compact
 from retold.dataset.divergence import find_divergence
 from retold.dataset.evict import EvictConfig, evict
 from retold.dataset.filter import FilterConfig, filter_dataset
-from retold.dataset.gc import GcConfig, collect_garbage
 from retold.dataset.history import DiffConfig, LogConfig, TagConfig, diff, list_commits, tag
 from retold.dataset.log import CommitLog
 from retold.dataset.merge import MergeConfig, merge
-from retold.dataset.pins import pin
 from retold.dataset.reader import DatasetReader
-from retold.dataset.shard_writer import write_raw_shard, write_variant_shard
 from retold.dataset.split import SplitConfig, split
-from retold.dataset.table import make_table
-from retold.schemas.commit import SourceEntry
-from retold.schemas.episode import Episode, EpisodeRecord
 from retold.schemas.errors import DatasetError, RetoldError, UsageError
-from retold.schemas.identity import make_variant_id
-
-
-def append(path: Path, *numbers: int, length: int = 5) -> None:
-    log = CommitLog.create(path)
-    episodes = [make_episode(number, length) for number in numbers]
-    log.append(operation="collect", added=[write_raw_shard(path, episodes, SCHEMA)])
-
-
-def append_tiny(path: Path, *numbers: int) -> None:
-    """As few files as there can be, where it does not matter what is in them."""
-    log = CommitLog.create(path)
-    episodes = [make_tiny_episode(number) for number in numbers]
-    log.append(operation="collect", added=[write_raw_shard(path, episodes, TINY)])
-
-
-def ids(path: Path) -> list[int]:
-    with DatasetReader.open(path) as reader:
-        return [int(episode_id, 16) for episode_id in reader.table["episode_id"].to_pylist()]
-
-
-def make_variant(source: Episode, dataset_id: str, number: int) -> EpisodeRecord:
-    """A variant that asks for the source's first goal event, or for what never happens."""
-    has_event = len(source.event_step) > 0
-    last = int(source.event_step[0]) if has_event else source.length - 1
-    is_whole = last == source.length - 1
-    ended = bool(source.record.environment_terminated and is_whole)
-    goal = int(source.event_goal[0]) if has_event else 0
-    return EpisodeRecord(
-        episode_id=make_variant_id(source.record.episode_id, "some", 0, number),
-        task=0,
-        length=last + 1,
-        episode_return=float(has_event),
-        terminated=has_event or ended,
-        truncated=not (has_event or ended),
-        environment_terminated=ended,
-        success=has_event,
-        instruction=(goal,),
-        completed=(last,) if has_event else (),
-        source_dataset_id=dataset_id,
-        source_episode_id=source.record.episode_id,
-        strategy="some",
-        relabel_seed=0,
-        variant=number,
-    )
-
-
-def retell(raw: Path, target: Path) -> None:
-    """One variant of every episode."""
-    with DatasetReader.open(raw) as reader:
-        records = [
-            make_variant(reader.read_episode(row), reader.dataset_id, 0)
-            for row in range(len(reader))
-        ]
-        log = CommitLog.create(target)
-        source = SourceEntry(reader.snapshot, (os.path.relpath(raw, target), str(raw)))
-        log.append(
-            operation="relabel",
-            added=[write_variant_shard(target, make_table(records, {}), SCHEMA)],
-            sources={reader.dataset_id: source},
-        )
-
-
-def grow_old(path: Path, days: float) -> None:
-    """Let all files of a dataset look as if they had been written long ago."""
-    then = time.time() - 86400 * days
-    for file in path.rglob("*"):
-        os.utime(file, (then, then), follow_symlinks=False)
 
 
 @pytest.mark.parametrize(
@@ -349,97 +274,6 @@ def test_opening_starts_at_a_checkpoint_and_does_without(tmp_path: Path) -> None
         assert any(str(file) in str(finding) for finding in audit_structure(path))
         file.write_bytes(original)
     assert audit_structure(path) == []
-
-
-def test_gc_deletes_nothing_that_is_needed(tmp_path: Path) -> None:
-    path = tmp_path / "d"
-    for number in range(5):
-        append(path, number)
-    tag(TagConfig(dataset=Path(f"{path}@0"), name="kept"))
-    evict(EvictConfig(dataset=path, episodes=1))
-    (path / "tmp" / "left").mkdir(parents=True)
-    (path / "tmp" / "left" / "file").write_bytes(b"half a shard")
-    write_raw_shard(path, [make_episode(90, 4)], SCHEMA)
-    assert collect_garbage(GcConfig(dataset=path)).files == 0
-    grow_old(path, days=8)
-    with pin_at(path, 2):
-        plan = collect_garbage(GcConfig(dataset=path, dry_run=True))
-        assert not plan.deleted and plan.files > 0
-        result = collect_garbage(GcConfig(dataset=path))
-    assert [item.path for item in result.dropped] == [item.path for item in plan.dropped]
-    reasons = sorted(item.reason for item in result.dropped)
-    assert reasons == ["in no kept snapshot", "left by a killed writer", "never committed"]
-    assert ids(path) == [4] and ids(Path(f"{path}@kept")) == [0]
-    assert ids(Path(f"{path}@2")) == [0, 1, 2]
-    with pytest.raises(DatasetError, match="dropped it in commit 7"):
-        DatasetReader.open(Path(f"{path}@3"))
-    assert audit_structure(path) == []
-    assert collect_garbage(GcConfig(dataset=path)).snapshot is not None
-
-
-def pin_at(path: Path, number: int) -> "object":
-    return pin(path, "somebody", "a test", CommitLog.open(path).snapshot(number))
-
-
-def test_gc_keeps_what_a_pinned_referrer_reads(tmp_path: Path) -> None:
-    raw, told = tmp_path / "raw", tmp_path / "told"
-    for number in range(3):
-        append(raw, number, length=9)
-    retell(raw, told)
-    with DatasetReader.open(told) as reader:
-        reader.source_reader(CommitLog.open(raw).dataset_id)
-        with pin(told, "train", "a training", reader.snapshot):
-            evict(EvictConfig(dataset=raw, episodes=1))
-            grow_old(raw, days=8)
-            assert collect_garbage(GcConfig(dataset=raw)).files == 0
-            for row in range(3):
-                reader.read_episode(row)
-    assert not list(raw.glob("pins/*"))
-    grow_old(raw, days=8)
-    assert collect_garbage(GcConfig(dataset=raw)).files == 2
-    with DatasetReader.open(told) as reader, pytest.raises(DatasetError, match="not live") as error:
-        reader.read_episode(0)
-    assert str(raw) in str(error.value) and str(told) in str(error.value)
-
-
-def test_gc_after_compaction_keeps_references(tmp_path: Path) -> None:
-    raw, told = tmp_path / "raw", tmp_path / "told"
-    for number in range(3):
-        append(raw, number, length=9)
-    retell(raw, told)
-    compact(CompactConfig(dataset=raw))
-    grow_old(raw, days=8)
-    assert collect_garbage(GcConfig(dataset=raw)).files == 3
-    with DatasetReader.open(told) as reader:
-        for row in range(3):
-            reader.read_episode(row)
-
-
-def test_gc_and_a_writer_of_the_same_shard_agree(tmp_path: Path) -> None:
-    path = tmp_path / "d"
-    append(path, 0)
-    entry = write_raw_shard(path, [make_episode(1, 4)], SCHEMA)
-    grow_old(path, days=8)
-    # The writer comes first: its shard is young again.
-    assert write_raw_shard(path, [make_episode(1, 4)], SCHEMA) == entry
-    assert collect_garbage(GcConfig(dataset=path)).files == 0
-    # The gc comes first: the commit says so instead of naming a shard that is gone.
-    grow_old(path, days=8)
-    assert collect_garbage(GcConfig(dataset=path)).files == 1
-    with pytest.raises(DatasetError, match="removed before it was committed"):
-        CommitLog.open(path).append(operation="collect", added=[entry])
-    entry = write_raw_shard(path, [make_episode(1, 4)], SCHEMA)
-    CommitLog.open(path).append(operation="collect", added=[entry])
-    assert ids(path) == [0, 1]
-
-
-def test_a_damaged_pin_stops_gc(tmp_path: Path) -> None:
-    path = tmp_path / "d"
-    append_tiny(path, 0)
-    (path / "pins").mkdir()
-    (path / "pins" / "train.json").write_bytes(b'{"holder":"x"')
-    with pytest.raises(RetoldError, match="train.json"):
-        collect_garbage(GcConfig(dataset=path))
 
 
 def test_a_lost_reply_does_not_commit_twice(

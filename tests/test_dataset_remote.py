@@ -19,6 +19,7 @@ from retold.dataset.compact import CompactConfig, compact
 from retold.dataset.evict import EvictConfig, evict
 from retold.dataset.filter import FilterConfig, filter_dataset
 from retold.dataset.gc import GcConfig, collect_garbage
+from retold.dataset.gc_files import gc_files
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import dataset_path
 from retold.dataset.pins import pin, read_pins
@@ -26,6 +27,7 @@ from retold.dataset.reader import DatasetReader
 from retold.dataset.remote_path import RemotePath
 from retold.dataset.repair import RepairConfig, repair
 from retold.dataset.sampler import WindowSampler
+from retold.dataset.shard_place import list_shards
 from retold.dataset.shard_writer import write_raw_shard
 from retold.dataset.snapshot_names import add_tag
 from retold.dataset.sources import source_locations
@@ -33,7 +35,7 @@ from retold.dataset.window_batch import WindowBatch
 from retold.relabel.audit import audit_rewards
 from retold.relabel.command import RelabelConfig, relabel
 from retold.schemas.episode import Episode
-from retold.schemas.errors import DatasetError, FormatError, RetoldError, UsageError
+from retold.schemas.errors import ConflictError, DatasetError, FormatError, RetoldError, UsageError
 from retold.schemas.spaces import BoxSpace
 
 TASK = {"size": 7, "limit": 60}
@@ -285,10 +287,49 @@ def test_a_url_that_leads_nowhere_is_one_line(
     assert "Traceback" not in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
-def test_gc_says_that_it_works_in_folders(place: RemotePath) -> None:
+def test_gc_on_a_store_deletes_what_nothing_needs(server: S3Server, place: RemotePath) -> None:
+    log = CommitLog.create(place)
+    entries = [write_raw_shard(place, [make_tiny_episode(n)], TINY) for n in range(4)]
+    for entry in entries[:3]:
+        log.append(operation="collect", added=[entry])
+    evict(EvictConfig(dataset=place, episodes=1))
+    server.put(f"{str(place).removeprefix('s3://bucket/')}/pins/.half", b"{")
+    young = collect_garbage(GcConfig(dataset=place, keep=0))
+    assert (young.files, young.deleted) == (0, True)
+    with pin(place, "train", "a training", log.snapshot(1)):
+        plan = collect_garbage(GcConfig(dataset=place, keep=0, grace=0, dry_run=True))
+        done = collect_garbage(GcConfig(dataset=place, keep=0, grace=0))
+    assert done.dropped == plan.dropped and not plan.deleted
+    reasons = {item.path.rpartition("/")[2]: item.reason for item in done.dropped}
+    assert reasons == {entries[3].shard_id: "never committed", ".half": "left by a killed writer"}
+    gone = collect_garbage(GcConfig(dataset=place, keep=0, grace=0))
+    assert {item.reason for item in gone.dropped} == {"in no kept snapshot"}
+    assert list_shards(place) == [f"{entries[2].shard_id[:2]}/{entries[2].shard_id}"]
+    assert audit_structure(place) == []
+    with pytest.raises(ConflictError, match="removed before it was committed"):
+        log.append(operation="collect", added=[entries[3]])
+
+
+def test_gc_on_a_store_leaves_what_was_made_young_meanwhile(place: RemotePath) -> None:
     CommitLog.create(place)
-    with pytest.raises(UsageError, match="folders"):
-        collect_garbage(GcConfig(dataset=place))
+    entry = write_raw_shard(place, [make_tiny_episode(0)], TINY)
+    path = f"shards/{entry.shard_id[:2]}/{entry.shard_id}"
+    assert not gc_files(place).delete(path, grace_seconds=60)
+    CommitLog.open(place).append(operation="collect", added=[entry])
+    assert audit_structure(place) == []
+
+
+def test_a_writer_is_told_that_gc_has_planned_to_take_its_shard(place: RemotePath) -> None:
+    log = CommitLog.create(place)
+    entry = write_raw_shard(place, [make_tiny_episode(0)], TINY)
+
+    def gc_comes_first(since: object) -> None:
+        if not since:
+            details = {"dropped": [entry.shard_id], "bytes": 1}
+            CommitLog.open(place).append(operation="gc", details=details)
+
+    with pytest.raises(ConflictError, match="removed before it was committed"):
+        log.append(operation="collect", added=[entry], check=gc_comes_first)
 
 
 def test_locations_lead_nowhere_outside_the_store() -> None:
