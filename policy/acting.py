@@ -22,6 +22,8 @@ class Actor(Protocol):
     """`random`, or the id of the snapshot."""
     update: int | None
     """Trainer updates behind the snapshot."""
+    forgets: bool
+    """Whether its actions depend on nothing: then it is neither asked nor told."""
 
     def begin(self, slot: int, instruction: tuple[int, ...]) -> None:
         """A new episode starts in a slot."""
@@ -40,6 +42,7 @@ class RandomActor:
 
     policy_id = "random"
     update: int | None = None
+    forgets = True
 
     def begin(self, slot: int, instruction: tuple[int, ...]) -> None:
         """Nothing to remember."""
@@ -58,6 +61,8 @@ class PolicyActor:
 
     What the policy sees is written into arrays that are made once.
     """
+
+    forgets = False
 
     def __init__(self, policy: Policy, slots: int, policy_id: str, update: int | None) -> None:
         self.policy_id = policy_id

@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from retold.policy.acting import Actor
 from retold.policy.action_draws import draw_action, random_action, random_actions
 from retold.policy.actions import make_action_codec
-from retold.policy.observation_reader import ObservationReader, WrongValue
+from retold.policy.observation_columns import ArrayColumn, ObservationColumns, WrongValue
 from retold.schemas.dataset_schema import DatasetSchema
 from retold.schemas.episode import Leaves
 from retold.schemas.errors import EnvironmentFailure
 from retold.schemas.exploration import ExplorationSchedule
 from retold.schemas.identity import random_stream
-from retold.schemas.spaces import find_invalid, flatten_value
+from retold.schemas.spaces import find_invalid
+
+_NUMBERS = (float, int, np.generic)
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,9 @@ class _Slot:
         self.environment = environment
         self._schema = schema
         self._codec = make_action_codec(schema)
-        self._reader = ObservationReader(schema.observation_space)
+        self._observations = ObservationColumns(schema.observation_space)
+        codec = self._codec
+        self._actions = ArrayColumn(codec.path, codec.dtype, codec.shape)
         self.actor: Actor
 
     def begin(self, assignment: EpisodeAssignment, actor: Actor, choice: ActionChoice) -> None:
@@ -98,10 +102,15 @@ class _Slot:
         self._random_actions = random_actions(self._codec, self._act_rng)
         self._explore_rng = random_stream(choice.run_seed, f"{choice.stage} explore", index)
         self._epsilon_scale = self._explore_rng.random() if choice.exploration.is_scaled else 1.0
-        self._transitions: list[tuple[Leaves, float, bool, bool, dict[str, Any]]] = []
+        self._observations.clear()
+        self._actions.clear()
+        self._length = 0
+        self._outcomes: list[tuple[float, bool, bool, bool, bool]] = []
+        self._events: list[tuple[int, int]] = []
+        self._success: bool | None = None
         try:
             observation, facts = self.environment.reset(seed=assignment.seed)
-            self.observations = [self._reader.read(observation)]
+            self._observations.append(observation)
             self._instruction = tuple(facts["instruction"])
             self._initial_goals = tuple(facts["initial_goals"])
         except Exception as error:
@@ -114,31 +123,41 @@ class _Slot:
         """The next action, out of what the actor says of it."""
         if numbers is None:
             return next(self._random_actions)
-        step = len(self._transitions)
+        step = self._length
         epsilon = self._choice.exploration.epsilon(step, self.assignment.index)
         epsilon *= self._epsilon_scale
         if epsilon > 0 and self._explore_rng.random() < epsilon:
             return random_action(self._codec, self._explore_rng)
         return draw_action(self._codec, numbers, self._act_rng, is_greedy=self._choice.is_greedy)
 
+    @property
+    def observation(self) -> Leaves:
+        """The newest one."""
+        return self._observations.last()
+
     def play(self, value: Any) -> bool:
         """One transition; whether the episode is over."""
         try:
             observation, reward, terminated, truncated, facts = self.environment.step(value)
-            read = self._reader.read(observation)
+            self._observations.append(observation)
             reward = _check_outcome(reward, terminated, truncated)
+            terminated, truncated = bool(terminated), bool(truncated)
             reset = bool(facts["reset"])
+            has_ended = bool(facts["environment_terminated"])
+            self._events.extend((self._length, goal) for goal in facts["events"])
+            self._success = facts["success"]
         except Exception as error:
             raise self._failure(error) from error
-        leaves = flatten_value(self._schema.action_space, value, "action")
-        step = len(self._transitions)
-        self._transitions.append((leaves, reward, bool(terminated), bool(truncated), facts))
-        self.observations.append(read)
+        self._actions.append(value)
+        self._outcomes.append((reward, terminated, truncated, has_ended, reset))
         if self._instruction and reward:
             self.progress += 1
-            self._completed.append(step)
-        self.actor.record(self.number, leaves, reward, reset)
-        return bool(terminated or truncated)
+            self._completed.append(self._length)
+        self._length += 1
+        if not self.actor.forgets:
+            leaves = {self._actions.path: self._actions.last}
+            self.actor.record(self.number, leaves, reward, reset)
+        return terminated or truncated
 
     def finish(self) -> FinishedEpisode:
         """The episode with its arrays stacked, every row inside its space."""
@@ -150,9 +169,8 @@ class _Slot:
         return finished
 
     def _stack(self) -> FinishedEpisode:
-        actions, rewards, terminated, truncated, facts = zip(*self._transitions, strict=True)
-        events = [(t, goal) for t, fact in enumerate(facts) for goal in fact["events"]]
-        table = np.array(events, np.uint32).reshape(-1, 2)
+        reward, terminated, truncated, has_ended, reset = zip(*self._outcomes, strict=True)
+        table = np.array(self._events, np.uint32).reshape(-1, 2)
         return FinishedEpisode(
             assignment=self.assignment,
             policy_id=self.actor.policy_id,
@@ -160,14 +178,14 @@ class _Slot:
             instruction=self._instruction,
             initial_goals=self._initial_goals,
             completed=tuple(self._completed),
-            success=facts[-1]["success"],
-            observation=_stack(self.observations),
-            action=_stack(actions),
-            reward=np.array(rewards, np.float32),
+            success=self._success,
+            observation=self._observations.stacked(),
+            action={self._actions.path: self._actions.stacked()},
+            reward=np.array(reward, np.float32),
             terminated=np.array(terminated, np.bool_),
             truncated=np.array(truncated, np.bool_),
-            environment_terminated=np.array([f["environment_terminated"] for f in facts], np.bool_),
-            reset=np.array([fact["reset"] for fact in facts], np.bool_),
+            environment_terminated=np.array(has_ended, np.bool_),
+            reset=np.array(reset, np.bool_),
             event_step=np.ascontiguousarray(table[:, 0]),
             event_goal=np.ascontiguousarray(table[:, 1]),
         )
@@ -178,17 +196,14 @@ class _Slot:
         what = str(error) if is_ours else f"the error {type(error).__name__}: {error}"
         return EnvironmentFailure(
             f"Task {self._schema.tasks[0].name}, seed {self.assignment.seed}, step "
-            f"{len(self._transitions)}: the environment gave {what}. Episodes that were finished "
+            f"{self._length}: the environment gave {what}. Episodes that were finished "
             f"before are kept; correct the task and run again."
         )
 
 
 def _check_outcome(reward: Any, terminated: Any, truncated: Any) -> float:
-    if (
-        not isinstance(reward, float | int | np.generic)
-        or not math.isfinite(reward)
-        or (terminated and truncated)
-    ):
+    is_number = type(reward) is float or isinstance(reward, _NUMBERS)
+    if not is_number or not math.isfinite(reward) or (terminated and truncated):
         raise WrongValue(
             f"reward {reward}, terminated {terminated} and truncated {truncated}; a reward is one "
             f"finite number and at most one flag is set"
@@ -292,24 +307,14 @@ def _ask(running: Sequence[_Slot]) -> list[tuple[_Slot, NDArray[np.float64] | No
     answers: list[tuple[_Slot, NDArray[np.float64] | None]] = []
     for actor in {id(slot.actor): slot.actor for slot in running}.values():
         slots = [slot for slot in running if slot.actor is actor]
+        if actor.forgets:
+            answers.extend((slot, None) for slot in slots)
+            continue
         chances = actor.act(
             [slot.number for slot in slots],
-            [slot.observations[-1] for slot in slots],
+            [slot.observation for slot in slots],
             [slot.progress for slot in slots],
         )
         rows = [None] * len(slots) if chances is None else list(chances)
         answers.extend(zip(slots, rows, strict=True))
     return answers
-
-
-def _stack(rows: Sequence[Leaves]) -> Leaves:
-    return {path: _stack_leaf([row[path] for row in rows]) for path in rows[0]}
-
-
-def _stack_leaf(rows: list[Any]) -> NDArray[Any]:
-    """`[rows, ...]`; text becomes an array of objects."""
-    if isinstance(rows[0], str):
-        return np.array(rows, object)
-    if not rows[0].ndim:
-        return np.array(rows)
-    return np.concatenate(rows).reshape(len(rows), *rows[0].shape)
