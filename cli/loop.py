@@ -8,22 +8,21 @@ of `RUN/iterations.jsonl`.
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from retold.cli.loop_async import run_side_by_side
 from retold.cli.loop_config import LoopConfig
 from retold.cli.loop_plan import LoopPlan, read_plan
+from retold.cli.loop_stages import STAGES, count_variants, run_stage
 from retold.cli.printing import format_table
-from retold.collect.command import collect
 from retold.dataset.reader import DatasetReader
 from retold.evaluate.command import evaluate
 from retold.policy.registry import PolicyRegistry
-from retold.relabel.command import relabel
 from retold.schemas.canonical import encode_json
 from retold.schemas.errors import RunError
-from retold.train.command import train
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +69,8 @@ def run_loop(config: LoopConfig) -> LoopResult:
     plan = read_plan(config)
     _open_run(plan, resume=config.resume)
     finished = read_iterations(plan.run)
-    for number in range(len(finished), plan.iterations):
-        row = _run_iteration(plan, number)
+    for number in _trained_iterations(plan, len(finished)):
+        row = _finish_iteration(plan, number)
         _append(plan.run / "iterations.jsonl", encode_json(asdict(row)))
         finished = (*finished, row)
         logger.info(
@@ -94,17 +93,22 @@ def read_iterations(run: Path) -> tuple[Iteration, ...]:
     return tuple(Iteration(**json.loads(line)) for line in lines if line.endswith(b"\n"))
 
 
-def _run_iteration(plan: LoopPlan, number: int) -> Iteration:
-    logger.info("Iteration %d: collecting.", number)
-    collect(plan.collect_config(number))
-    if plan.relabel is not None:
-        logger.info("Iteration %d: retelling the new episodes.", number)
-        relabel(plan.relabel_config())
-    variants, variant_bytes = _count_variants(plan)
-    logger.info("Iteration %d: training, then evaluating.", number)
-    has_trained = (plan.run / "config.json").exists()
-    trained = train(plan.train_config(number, is_mixed=variants > 0, resume=has_trained))
-    score = None if plan.evaluate is None else evaluate(plan.evaluate_config())
+def _trained_iterations(plan: LoopPlan, first: int) -> Iterator[int]:
+    """Numbers of the missing iterations, each once it is trained."""
+    if plan.ahead:
+        yield from run_side_by_side(plan, first)
+        return
+    for number in range(first, plan.iterations):
+        for stage in STAGES:
+            logger.info("Iteration %d: %s begins.", number, stage)
+            run_stage(stage, plan, number)
+        yield number
+
+
+def _finish_iteration(plan: LoopPlan, number: int) -> Iteration:
+    """Evaluate what was trained, and count."""
+    score = None if plan.evaluate is None else evaluate(plan.evaluate_config(number))
+    variants, variant_bytes = count_variants(plan)
     with DatasetReader.open(plan.raw) as reader:
         episodes, steps = len(reader), int(reader.lengths.sum())
     return Iteration(
@@ -112,19 +116,11 @@ def _run_iteration(plan: LoopPlan, number: int) -> Iteration:
         episodes=episodes,
         steps=steps,
         variants=variants,
-        updates=trained.updates,
+        updates=plan.updates_after(number),
         evaluation_return=None if score is None else score.mean_return,
         evaluation_success=None if score is None else score.success,
         bytes_per_variant=variant_bytes / variants if variants else None,
     )
-
-
-def _count_variants(plan: LoopPlan) -> tuple[int, int]:
-    """Variants so far, and their bytes on disk."""
-    if plan.relabel is None:
-        return 0, 0
-    shards = DatasetReader.open(plan.retold).shards
-    return sum(shard.episodes for shard in shards), sum(shard.bytes for shard in shards)
 
 
 def _open_run(plan: LoopPlan, *, resume: bool) -> None:

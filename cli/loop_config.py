@@ -16,5 +16,8 @@ class LoopConfig:
     """Iterations in all, those already finished included; none means what the file says, or 2."""
     seed: int | None = None
     """Seed of every stage; none means what the file says, or 0."""
+    ahead: int | None = None
+    """Iterations that collecting may run ahead of training; 0, or none where the file does not say,
+    runs one stage after the other, more runs them side by side."""
     resume: bool = False
     """Go on with the run where it stopped."""

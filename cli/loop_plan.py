@@ -29,6 +29,8 @@ class LoopSection:
     """Iterations in all."""
     seed: int = 0
     """Seed of every stage."""
+    ahead: int = 0
+    """Iterations that collecting may run ahead of training; 0 runs one stage after the other."""
     raw_weight: float = 1.0
     """How often training draws from the raw dataset, relative to `retold_weight`."""
     retold_weight: float = 1.0
@@ -52,6 +54,7 @@ class LoopPlan:
     run: Path
     iterations: int
     seed: int
+    ahead: int
     task: TaskDescription
     raw_weight: float
     retold_weight: float
@@ -104,14 +107,23 @@ class LoopPlan:
         )
         return dataclasses.replace(config, updates=(iteration + 1) * config.updates)
 
-    def evaluate_config(self) -> EvaluateConfig:
-        """Scores the newest policy of the run."""
-        return EvaluateConfig(policy=self.run, seed=self.seed, **(self.evaluate or {}))
+    def evaluate_config(self, iteration: int | None = None) -> EvaluateConfig:
+        """Scores the policy at the end of an iteration, or the newest of the run."""
+        policy = self.run
+        if iteration is not None:
+            policy = policy / "policies" / f"{self.updates_after(iteration):08d}"
+        return EvaluateConfig(policy=policy, seed=self.seed, **(self.evaluate or {}))
+
+    def updates_after(self, iteration: int) -> int:
+        """Updates of the run in all when an iteration is trained."""
+        return self.train_config(iteration, is_mixed=False, resume=True).updates
 
     def to_json(self) -> dict[str, Any]:
         """All that two invocations of one loop must agree on, as plain JSON values."""
         content = dataclasses.asdict(self)
         del content["run"], content["iterations"]
+        if not self.ahead:
+            del content["ahead"]  # loops from before there was the choice have none
         content["task"] = {"name": self.task.name, "args": dict(self.task.kwargs)}
         for section in ("collect", "relabel", "train", "evaluate"):
             given = content[section] or {}
@@ -133,7 +145,7 @@ def read_plan(config: LoopConfig) -> LoopPlan:
     section = LoopSection(**_section(path, content, "loop", LoopSection, {}))
     given = {
         name: value
-        for name in ("run", "iterations", "seed")
+        for name in ("run", "iterations", "seed", "ahead")
         if (value := getattr(config, name)) is not None
     }
     section = dataclasses.replace(section, **given)
@@ -141,10 +153,13 @@ def read_plan(config: LoopConfig) -> LoopPlan:
         raise UsageError(f"{path}: the run has no folder. Give --run, or `run` under [loop].")
     if section.iterations < 1:
         raise UsageError(f"--iterations is {section.iterations}, but a loop has at least 1.")
+    if section.ahead < 0:
+        raise UsageError(f"--ahead is {section.ahead}, but must be at least 0.")
     plan = LoopPlan(
         run=section.run,
         iterations=section.iterations,
         seed=section.seed,
+        ahead=section.ahead,
         task=task,
         raw_weight=section.raw_weight,
         retold_weight=section.retold_weight,
