@@ -26,6 +26,7 @@ from retold.train.batch import Batch, read_batch
 from retold.train.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
 from retold.train.config import TrainConfig
 from retold.train.learner import Learner
+from retold.train.memory import keep_freed_memory
 from retold.train.metrics import MetricsWriter
 from retold.train.run import open_run
 
@@ -59,6 +60,7 @@ def train(config: TrainConfig) -> TrainResult:
         DatasetError: a dataset is missing or empty (with `follow` it is waited for).
     """
     torch.set_num_threads(config.threads)
+    keep_freed_memory()
     started = time.monotonic()
     # Before anything is made:
     if config.follow:
