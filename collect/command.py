@@ -29,6 +29,7 @@ from retold.tasks.registry import exploration_schedule, find_task, task_schema, 
 if TYPE_CHECKING:
     from retold.collect.play import Outcome, PlaySetup
     from retold.collect.recorder import Recorder
+    from retold.policy.rollout import EpisodeAssignment
 
 _FEW = 8
 """Episodes a core that are not worth starting processes."""
@@ -61,10 +62,11 @@ class CollectConfig:
     flush_seconds: float = 60.0
     """Seconds after which gathered episodes are written and committed."""
     workers: int | None = None
-    """Processes that play; 0 plays in this one, where an environment that hangs cannot be helped;
-    none chooses: one a core for tasks whose steps are slow, 0 for the others."""
+    """Processes that play; 0 plays in this one, where an environment that hangs within code that is
+    not Python's ends the command; none chooses: one a core for tasks whose steps are slow, 0 for the others."""
     timeout_seconds: float = 300.0
-    """Longest step or reset of an environment in a worker, before it is ended and replaced."""
+    """Longest step or reset of an environment before it is ended and replaced, and its episode
+    dropped."""
     most_drops: int = 10
     """Episodes in a row that may be dropped because their environment failed."""
     exploration: Literal["task", "bilevel"] = "task"
@@ -224,14 +226,13 @@ def _play(
     stopped: Callable[[], int],
 ) -> "Iterator[Outcome]":
     """Play episodes where the configuration says; `count` is how many, None if they never end."""
-    from retold.collect.play import play_here
     from retold.policy.rollout import EpisodeAssignment
 
     assignments = (EpisodeAssignment(i, world_seed(config.seed, i)) for i in indices)
     environments = min(config.environments, config.environments if count is None else count)
     workers = min(environments, _choose_workers(config, count))
     if workers == 0:
-        return play_here(setup, environments, assignments)
+        return _play_here(config, setup, environments, assignments)
     from retold.collect.workers import play_in_workers
 
     return play_in_workers(
@@ -242,6 +243,19 @@ def _play(
         timeout_seconds=config.timeout_seconds,
         is_stopped=stopped,
     )
+
+
+def _play_here(
+    config: CollectConfig,
+    setup: "PlaySetup",
+    environments: int,
+    assignments: "Iterator[EpisodeAssignment]",
+) -> "Iterator[Outcome]":
+    from retold.collect.call_limit import limit_calls
+    from retold.collect.play import play_here
+
+    with limit_calls(config.task, config.timeout_seconds) as limit:
+        yield from play_here(setup, environments, assignments, limit)
 
 
 def _choose_workers(config: CollectConfig, count: int | None) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium
 
+from retold.collect.call_limit import CallLimit
 from retold.collect.worker_process import Heartbeat
 from retold.policy.acting import Actor, PolicyActor, RandomActor
 from retold.policy.registry import resolve_policy
@@ -43,7 +44,7 @@ def play_here(
     setup: PlaySetup,
     environments: int,
     assignments: Iterator[EpisodeAssignment],
-    heartbeat: Heartbeat | None = None,
+    heartbeat: Heartbeat | CallLimit | None = None,
 ) -> Iterator[Outcome]:
     """Play every assigned episode; one whose environment fails is dropped, and the others go on.
 
@@ -82,7 +83,9 @@ def play_here(
 class _Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Tells a heartbeat when a call begins and ends, with the seed of the episode."""
 
-    def __init__(self, environment: gymnasium.Env[Any, Any], heartbeat: Heartbeat) -> None:
+    def __init__(
+        self, environment: gymnasium.Env[Any, Any], heartbeat: Heartbeat | CallLimit
+    ) -> None:
         super().__init__(environment)
         self._heartbeat = heartbeat
         self._seed = 0

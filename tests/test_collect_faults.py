@@ -14,6 +14,7 @@ from retold.dataset.reader import DatasetReader
 RETOLD = Path(sys.executable).with_name("retold")
 FAULTY = '''
 import os
+import signal
 import time
 
 import gymnasium
@@ -47,6 +48,12 @@ class Faulty(gymnasium.Env):
                     raise RuntimeError("the simulator is upset")
                 case "hang":
                     time.sleep(3600)
+                case "spin":
+                    while True:
+                        pass
+                case "stuck":
+                    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+                    time.sleep(3600)
                 case "exit":
                     os._exit(3)
                 case "nan":
@@ -77,7 +84,7 @@ FAULTY = Task(
     'Argument("none", help="How.")', 'Argument("none", choices=FAULTS, help="How.")'
 ).replace(
     "class Faulty",
-    'FAULTS = ("none", "raise", "reset", "hang", "exit", "nan", "bounds", "shape", "dtype", '
+    'FAULTS = ("none", "raise", "reset", "hang", "spin", "stuck", "exit", "nan", "bounds", "shape", "dtype", '
     '"reward")\n\n\nclass Faulty',
     1,
 )
@@ -176,6 +183,29 @@ def test_a_worker_that_hangs_or_dies_is_replaced(
     flags = ("--workers", "2", "--environments", "4", "--timeout-seconds", "1.5")
     result = collect(environment, path, fault, "--episodes", str(EPISODES), *flags)
     check(environment, path, result, sound, word)
+
+
+@pytest.mark.parametrize("fault", ["hang", "spin"])
+def test_a_call_that_hangs_in_this_process_is_broken_off(
+    environment: dict[str, str], sound: dict[int, Any], tmp_path: Path, fault: str
+) -> None:
+    path = tmp_path / "raw"
+    flags = ("--workers", "0", "--environments", "4", "--timeout-seconds", "0.5")
+    result = collect(environment, path, fault, "--episodes", str(EPISODES), *flags)
+    check(environment, path, result, sound, "a call took more than 0.5 seconds")
+
+
+def test_a_call_that_cannot_be_broken_off_ends_the_command(
+    environment: dict[str, str], sound: dict[int, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "raw"
+    flags = ("--workers", "0", "--environments", "1", "--timeout-seconds", "0.5")
+    flags = (*flags, "--flush-seconds", "0.001")
+    result = collect(environment, path, "stuck", "--episodes", str(EPISODES), *flags)
+    assert result.returncode == 1 and "cannot be interrupted" in result.stderr
+    assert "--workers 1" in result.stderr and "Traceback" not in result.stderr
+    done = subprocess.run([RETOLD, "audit", path], env=environment, check=False)
+    assert done.returncode == 0 and stored(path).items() <= sound.items()
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
