@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
+from numpy.typing import NDArray
 
 import retold.collect.play  # noqa: F401  a collecting worker imports it, so both start alike
 from retold.collect.worker_process import WorkerProcess
 from retold.tasks.registry import make_task
 
-Script = tuple[int, list[Any]]
+Script = tuple[int, NDArray[Any]]
 """An episode's seed and actions."""
 
 
