@@ -10,14 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from race import TINY, make_tiny_episode
 
 from retold.collect.command import CollectConfig, collect
 from retold.dataset.log import CommitLog
+from retold.dataset.shard_writer import write_raw_shard
 from retold.evaluate.command import EvaluateConfig, evaluate
+from retold.policy.registry import PolicyRegistry
 from retold.policy.snapshot import load_snapshot, read_description
+from retold.schemas.dataset_schema import IMPORTED
+from retold.schemas.episode import Episode
 from retold.schemas.errors import DatasetError, RunError, UsageError
+from retold.schemas.spaces import BoxSpace
 from retold.train.checkpoint import list_checkpoints, read_checkpoint
 from retold.train.command import train
 from retold.train.config import TrainConfig
@@ -198,6 +205,38 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_goes_on(
     (path.parent / "checkpoint.json").unlink()
     path.parent.rmdir()
     assert train(small(run, raw, 6, resume=True)).updates_now == 4
+
+
+def test_values_that_are_not_finite_stop_learning_and_are_named(tmp_path: Path) -> None:
+    """What was imported may hold them; what is collected is refused before it is written."""
+    task = dataclasses.replace(TINY.tasks[0], code_version=IMPORTED)
+    space = BoxSpace((2,), "float32", -np.inf, np.inf)
+    schema = dataclasses.replace(TINY, tasks=(task,), observation_space=space)
+
+    def make_episode(number: int, value: float) -> Episode:
+        episode = make_tiny_episode(number)
+        rows = np.full((episode.length + 1, 2), value, np.float32)
+        return dataclasses.replace(episode, observation={"observation": rows})
+
+    raw, run = tmp_path / "raw", tmp_path / "run"
+    episodes = [make_episode(0, np.nan), *(make_episode(n, n) for n in range(1, 40))]
+    log = CommitLog.create(raw)
+    log.append(operation="import", added=[write_raw_shard(raw, episodes, schema)])
+    with pytest.raises(RunError, match="no step was taken") as error:
+        train(small(run, raw, 400, publish_every=1))
+    bad = f"{episodes[0].record.episode_id} of {raw} (observation)"
+    assert f"stored in {bad}. Leave" in str(error.value)
+    newest = PolicyRegistry.open(run).latest()
+    assert newest is not None
+    policy, _ = load_snapshot(newest)
+    assert all(bool(weight.isfinite().all()) for weight in policy.parameters())
+
+
+def test_a_rate_that_is_too_high_names_the_batch(tmp_path: Path, raw: Path) -> None:
+    settings = {"learning_rate": 1e30, "warmup_updates": 1, "normformer": False}
+    with pytest.raises(RunError, match="a --learning-rate below 1e") as error:
+        train(small(tmp_path / "run", raw, 50, **settings))
+    assert f" of {raw}" in str(error.value)
 
 
 def test_sources_are_left_as_they_were(tmp_path: Path, raw: Path) -> None:

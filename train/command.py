@@ -3,7 +3,7 @@
 import logging
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
@@ -25,7 +25,7 @@ from retold.schemas.stop_signals import note_stop_signals
 from retold.train.batch import Batch, read_batch
 from retold.train.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
 from retold.train.config import TrainConfig
-from retold.train.learner import Learner
+from retold.train.learner import Learner, NotFiniteError
 from retold.train.memory import keep_freed_memory
 from retold.train.metrics import MetricsWriter
 from retold.train.run import open_run
@@ -33,6 +33,7 @@ from retold.train.run import open_run
 logger = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 2.0
+_MOST_NAMED = 6
 
 __all__ = ["TrainConfig", "TrainResult", "train"]
 
@@ -172,6 +173,30 @@ class _Data:
             burn_in=self._config.burn_in_steps,
         )
 
+    def find_not_finite(self) -> list[str]:
+        """The episodes drawn last of which a window holds NaN or an infinity, and in which field."""
+        windows, found = self._windows, []
+        fields = {**windows.observation, **windows.previous_action}
+        fields["reward"] = windows.previous_reward
+        for member, length in enumerate(windows.length.tolist()):
+            bad = [
+                name
+                for name, values in fields.items()
+                if values.dtype.kind == "f" and not np.isfinite(values[member, : length + 1]).all()
+            ]
+            if bad:
+                found.append(f"{self._name(member)} ({', '.join(bad)})")
+        return list(dict.fromkeys(found))
+
+    def name_episodes(self) -> list[str]:
+        """The episodes drawn last."""
+        return list(dict.fromkeys(map(self._name, range(len(self._windows.row)))))
+
+    def _name(self, member: int) -> str:
+        reader = self.readers[int(self._windows.dataset[member])]
+        record = reader.record(int(self._windows.row[member]))
+        return f"{record.episode_id} of {reader.path}"
+
     def facts(self, number: int) -> dict[str, float]:
         """What is known of the episodes that were drawn last, for update `number`."""
         windows = self._windows
@@ -189,8 +214,32 @@ class _Data:
 
 def _update(config: TrainConfig, learner: Learner, data: _Data) -> dict[str, float]:
     updates_before = learner.update_count
-    metrics = learner.update(data.draw(updates_before, learner.policy.most_goals))
+    batch = data.draw(updates_before, learner.policy.most_goals)
+    try:
+        metrics = learner.update(batch)
+    except NotFiniteError as error:
+        raise RunError(_explain_not_finite(config, error, data)) from error
     return metrics | data.facts(updates_before)
+
+
+def _explain_not_finite(config: TrainConfig, error: NotFiniteError, data: _Data) -> str:
+    """Where learning stopped, whose fault it may be, and what to do. Nothing was published since."""
+    if bad := data.find_not_finite():
+        return (
+            f"{error} Values that are not finite are stored in {_list_some(bad)}. Leave these "
+            f"episodes out with `retold filter`, and train a new run on what is left."
+        )
+    return (
+        f"{error} All that is stored is finite; the batch's episodes are "
+        f"{_list_some(data.name_episodes())}. Go on from the last checkpoint with --resume, or begin "
+        f"a new run with a --learning-rate below {config.learning_rate:g}."
+    )
+
+
+def _list_some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MOST_NAMED])
+    more = len(names) - _MOST_NAMED
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _keep(config: TrainConfig, learner: Learner, data: _Data, writer: MetricsWriter) -> None:

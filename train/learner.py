@@ -27,6 +27,10 @@ from retold.train.vector_losses import next_vector_values, vector_losses
 _TARGET_CRITICS = 2
 
 
+class NotFiniteError(RunError):
+    """The loss or the gradient of an update is not finite."""
+
+
 class Learner:
     """Policy, target heads, PopArt and optimiser. Nothing is drawn but by an update's number."""
 
@@ -57,7 +61,7 @@ class Learner:
         """One update of one or more batches, whose gradients add up; its metrics.
 
         Raises:
-            RunError: the loss or the gradient is not finite. No step was taken, but statistics may
+            NotFiniteError: the loss or the gradient is not finite. No step was taken, but statistics may
                 have moved: go on from a checkpoint, not from this learner.
         """
         packed = [pack_batch(batch) for batch in batches]
@@ -69,10 +73,10 @@ class Learner:
         norm = torch.nn.utils.clip_grad_norm_(parameters, self._config.gradient_clip)
         metrics = self._metrics(losses, norm)
         if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["gradient_norm"]):
-            raise RunError(
+            raise NotFiniteError(
                 f"{self._config.run}: update {self.update_count + 1}: the loss is "
-                f"{metrics['loss']} and the gradient's norm {metrics['gradient_norm']}. Go on from "
-                f"the last checkpoint with --resume and a smaller --learning-rate in a new run."
+                f"{metrics['loss']} and the gradient's norm {metrics['gradient_norm']}, so no step "
+                f"was taken."
             )
         self._step()
         return metrics
