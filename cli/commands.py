@@ -113,6 +113,17 @@ COMMANDS = {
         ),
         Command(
             line=CommandLine(
+                command="policy",
+                sentence="Show what a policy is: its task, sizes, and the data behind it.",
+                example="retold policy show runs/maze/run",
+                positional=("action", "policy"),
+                has_config_file=False,
+            ),
+            config="retold.cli.policy:PolicyConfig",
+            work="retold.cli.policy:show_policy",
+        ),
+        Command(
+            line=CommandLine(
                 command="evaluate",
                 sentence="Score a policy on worlds that no training ever saw.",
                 example="retold evaluate runs/maze/run --episodes 100",
