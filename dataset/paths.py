@@ -32,9 +32,12 @@ def dataset_path(text: str | DatasetPath) -> DatasetPath:
 def split_snapshot(path: DatasetPath) -> tuple[DatasetPath, str | None]:
     """The dataset's folder, and the snapshot that follows `@` in its name.
 
-    A folder of this machine that really has that name is meant as it is.
+    A folder of this machine that really has that name is meant as it is. On the Hub the first `@`
+    belongs to the repository: `hf://OWNER/NAME@TAG@12` is a snapshot of what was released as TAG.
     """
     folder, at, name = path.name.rpartition("@")
+    if isinstance(path, RemotePath) and path.is_repository and "@" not in folder:
+        return path, None
     if not at or not folder or (isinstance(path, Path) and path.exists()):
         return path, None
     return path.with_name(folder), name

@@ -14,7 +14,8 @@ from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
-from retold.schemas.errors import UsageError
+from retold.dataset.hub_names import HUB_PROTOCOL
+from retold.schemas.errors import RetoldError, UsageError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.+)", re.DOTALL)
 _CREATES_EXCLUSIVELY = ("s3", "s3a", "memory")
@@ -79,6 +80,11 @@ class RemotePath:
         """What stands before `://`."""
         return self.url.partition("://")[0]
 
+    @property
+    def is_repository(self) -> bool:
+        """Whether this is a repository on the Hub, or a revision of one, rather than a place in it."""
+        return self.protocol == HUB_PROTOCOL and self._key == self._bucket
+
     def with_name(self, name: str) -> "RemotePath":
         """The place beside this one."""
         return self.parent / name
@@ -100,7 +106,7 @@ class RemotePath:
             UsageError: it leads out of the store.
         """
         path = posixpath.normpath(f"{self._key}/{location}")
-        if path.split("/")[0] != self._bucket:
+        if not f"{path}/".startswith(f"{self._bucket}/"):
             raise UsageError(f"{self.url}: {location!r} leads out of {self._bucket}.")
         return RemotePath(f"{self.protocol}://{path}")
 
@@ -231,19 +237,25 @@ class RemotePath:
 
     @property
     def _bucket(self) -> str:
-        return self._key.split("/")[0]
+        """What no way may lead out of: the first part, on the Hub the repository."""
+        return "/".join(self._key.split("/")[: 2 if self.protocol == HUB_PROTOCOL else 1])
 
     def _check_creates_exclusively(self) -> None:
         """Refuse a store where two processes could both believe that they made a file."""
         if self.protocol not in _CREATES_EXCLUSIVELY:
             raise OSError(
-                errno.EROFS, f"datasets at {self.protocol}:// are only read; s3:// can be written"
+                errno.EROFS,
+                f"datasets at {self.protocol}:// are only read; s3:// can be written"
+                if self.protocol != HUB_PROTOCOL
+                else "datasets on the Hub are only read here; change one with `retold push`",
             )
         _probe(f"{self.protocol}://{self._bucket}", self)
 
     def _call(self, ask: Callable[[], T]) -> T:
         try:
             return ask()
+        except RetoldError:
+            raise
         except OSError as error:
             text = error.strerror or str(error) or type(error).__name__
             raise type(error)(error.errno or errno.EIO, text) from error
@@ -266,6 +278,10 @@ def _stored_file(entry: Mapping[str, Any]) -> StoredFile:
 
 
 def _open_filesystem(protocol: str) -> Any:
+    if protocol == HUB_PROTOCOL:
+        from retold.dataset.hub_filesystem import hub_filesystem
+
+        return hub_filesystem()
     import fsspec
 
     try:

@@ -6,8 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from retold.dataset.hub_names import HUB_PROTOCOL
+from retold.dataset.hub_origin import SOURCES_FOLDER, pulled_through
 from retold.dataset.log import CommitLog
-from retold.dataset.paths import DatasetPath, dataset_path, split_snapshot
+from retold.dataset.paths import DatasetPath, dataset_path, is_plain_path, split_snapshot
 from retold.dataset.remote_path import RemotePath, is_url
 from retold.schemas.commit import SourceEntry
 from retold.schemas.errors import DatasetError, RetoldError, UsageError
@@ -42,16 +44,21 @@ def find_source(
     Raises:
         DatasetError: it is at none of the places; both datasets are named.
     """
-    entries = [c.sources[dataset_id] for c in log.commits(through) if dataset_id in c.sources]
+    entries = {
+        commit.number: commit.sources[dataset_id]
+        for commit in log.commits(through)
+        if dataset_id in commit.sources
+    }
     if not entries:
         raise DatasetError(
             f"{log.path}: it refers to dataset {dataset_id}, but no commit says where that is. "
             f"The log was damaged; restore it from a copy of the dataset."
         )
     reasons: list[str] = []
-    for entry in reversed(entries):
-        places = [moved_to] if moved_to is not None else _places(log.path, entry)
-        for place in places:
+    pulled = pulled_through(log.path)
+    for number, entry in reversed(entries.items()):
+        known = _places(log.path, entry, is_foreign=number <= pulled)
+        for place in known if moved_to is None else [moved_to]:
             reason = _why_not(place, entry)
             if reason is None:
                 return place
@@ -123,10 +130,25 @@ def explain_dangling(
     )
 
 
-def _places(referrer: DatasetPath, entry: SourceEntry) -> list[DatasetPath]:
-    """Where the recorded locations lead, seen from who refers."""
+def _places(
+    referrer: DatasetPath, entry: SourceEntry, *, is_foreign: bool = False
+) -> list[DatasetPath]:
+    """Where a source may be, seen from who refers: what was pushed along, and recorded locations.
+
+    Args:
+        referrer: the dataset that refers.
+        entry: of the source.
+        is_foreign: the commit came from the Hub: what it says of places outside the dataset is
+            nobody's word on this machine. Other repositories are trusted no less than this one.
+    """
     places: list[DatasetPath] = []
+    along = referrer.joinpath(SOURCES_FOLDER, entry.snapshot.dataset_id)
+    if (along / "dataset.json").exists():
+        places.append(along)
     for location in entry.locations:
+        is_on_hub = location.startswith(f"{HUB_PROTOCOL}://")
+        if is_foreign and not is_on_hub and not is_plain_path(location):
+            continue
         if is_url(location) or os.path.isabs(location):
             places.append(dataset_path(location))
         elif isinstance(referrer, Path):

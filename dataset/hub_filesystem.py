@@ -1,0 +1,209 @@
+"""`hf://OWNER/NAME@TAG/…` as the file system that `RemotePath` asks: read only, in exact ranges.
+
+A tag or branch is looked up once in a process, so that all reads see one commit. The listing of a
+commit never changes and is asked for once; so is every block of a file, which a folder on disk keeps.
+"""
+
+import errno
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from retold.dataset.block_cache import BlockCache
+from retold.dataset.hub_client import (
+    TIMEOUT_SECONDS,
+    HubFile,
+    HubRepository,
+    again,
+    import_hub,
+    open_session,
+)
+from retold.dataset.hub_errors import telling_hub_errors
+from retold.dataset.hub_names import HubName, parse_hub_name
+from retold.schemas.canonical import sha256_hex
+from retold.schemas.errors import DatasetError
+
+CACHE_BYTES = 20_000_000_000
+"""What is kept on disk of files on the Hub, at most."""
+_AT_ONCE = 16
+_REDIRECT_SECONDS = 300.0
+"""How long the place that a large file was found at is used again; the Hub signs it for longer."""
+
+
+@dataclass
+class _Revision:
+    """One repository at one commit."""
+
+    repository: HubRepository
+    commit: str
+    places: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """Where large files were found, and until when that holds."""
+
+    @cached_property
+    def files(self) -> dict[str, HubFile]:
+        return self.repository.list_files(self.commit)
+
+    @cached_property
+    def folders(self) -> dict[str, set[str]]:
+        """What lies directly in each folder."""
+        folders: dict[str, set[str]] = {"": set()}
+        for path in self.files:
+            parent, _, name = path.rpartition("/")
+            while name not in folders.setdefault(parent, set()):
+                folders[parent].add(name)
+                if not parent:
+                    break
+                parent, _, name = parent.rpartition("/")
+        return folders
+
+
+class HubFilesystem:
+    """The part of fsspec's interface that a dataset needs. Keys are `OWNER/NAME@TAG/path`."""
+
+    def __init__(self, blocks: BlockCache) -> None:
+        self._blocks = blocks
+        self._revisions: dict[HubName, _Revision] = {}
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="hub")
+
+    def exists(self, key: str) -> bool:
+        """Whether there is such a file or folder."""
+        revision, path = self._find(key)
+        return path in revision.files or path in revision.folders
+
+    def isfile(self, key: str) -> bool:
+        """Whether there is such a file."""
+        revision, path = self._find(key)
+        return path in revision.files
+
+    def ls(self, key: str, detail: bool = False, refresh: bool = False) -> list[str]:
+        """Keys of what lies directly in a folder."""
+        revision, path = self._find(key)
+        if path not in revision.folders:
+            raise FileNotFoundError(key)
+        return [f"{key}/{name}" for name in sorted(revision.folders[path])]
+
+    def find(self, key: str, detail: bool = True) -> dict[str, dict[str, int]]:
+        """Every file below a folder, with its size."""
+        revision, path = self._find(key)
+        start = f"{path}/" if path else ""
+        return {
+            f"{key}/{name[len(start) :]}": {"size": file.size}
+            for name, file in revision.files.items()
+            if name.startswith(start)
+        }
+
+    def cat_file(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        """A file, or bytes `start..end-1` of it."""
+        revision, path = self._find(key)
+        file = revision.files.get(path)
+        if file is None:
+            raise FileNotFoundError(key)
+        first = start or 0
+        last = file.size if end is None else min(end, file.size)
+        if last <= first:
+            return b""
+        # A repository may claim any hash for its files: what it sends is kept for itself alone.
+        owner = revision.repository.name.repository
+        return self._blocks.read(
+            sha256_hex(f"{owner} {file.content_id}".encode()),
+            file.size,
+            first,
+            last,
+            lambda begin, stop: fetch_range(revision, path, begin, stop),
+        )
+
+    def cat_ranges(
+        self,
+        keys: Sequence[str],
+        starts: Sequence[int | None],
+        ends: Sequence[int | None],
+        on_error: str = "return",
+    ) -> list[Any]:
+        """Ranges of files, asked for at once; a missing file is an exception in the list."""
+
+        def read(place: tuple[str, int | None, int | None]) -> Any:
+            try:
+                return self.cat_file(*place)
+            except FileNotFoundError as error:
+                if on_error == "raise":
+                    raise
+                return error
+
+        places = list(zip(keys, starts, ends, strict=True))
+        for key in dict.fromkeys(keys):
+            self._find(key)  # listed once, not by every thread
+        return [read(places[0])] if len(places) == 1 else list(self._pool.map(read, places))
+
+    def pipe_file(self, key: str, content: bytes, mode: str = "overwrite") -> None:
+        """Nothing is written so: a push makes one commit of many files."""
+        raise OSError(errno.EROFS, "datasets on the Hub are changed with `retold push` only")
+
+    def _find(self, key: str) -> tuple[_Revision, str]:
+        owner, _, rest = key.partition("/")
+        name, _, path = rest.partition("/")
+        return self._revision(parse_hub_name(f"{owner}/{name}")), path
+
+    def _revision(self, name: HubName) -> _Revision:
+        if name not in self._revisions:
+            repository = HubRepository(name)
+            found = _Revision(repository, repository.find_head(name.revision))
+            _ = found.files
+            self._revisions[name] = found
+        return self._revisions[name]
+
+
+def hub_filesystem() -> HubFilesystem:
+    """The file system of this process, for the Hub that the environment names."""
+    import_hub()
+    from huggingface_hub import constants
+
+    return _filesystem(constants.ENDPOINT, constants.HF_HOME)
+
+
+@cache
+def _filesystem(endpoint: str, home: str) -> HubFilesystem:
+    return HubFilesystem(BlockCache(Path(home) / "retold-blocks", CACHE_BYTES))
+
+
+def fetch_range(revision: _Revision, path: str, start: int, end: int) -> bytes:
+    """Bytes `start..end-1` of a file, over one request, asked for again where it broke off.
+
+    Raises:
+        DatasetError: the Hub does not deliver them.
+    """
+    where = f"hf://{revision.repository.name.repository}@{revision.commit[:12]}/{path}"
+    with telling_hub_errors(where):
+        return again(lambda: _fetch(revision, path, start, end, where))
+
+
+def _fetch(revision: _Revision, path: str, start: int, end: int, where: str) -> bytes:
+    tools, session = import_hub().utils, open_session()
+    home = revision.repository.file_url(revision.commit, path)
+    place, until = revision.places.get(path, (home, 0.0))
+    is_known = place != home and time.monotonic() < until
+    headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
+    if not is_known:
+        headers = {**tools.build_hf_headers(), **headers}
+    content = bytearray()
+    with session.stream(
+        "GET", place if is_known else home, headers=headers, timeout=TIMEOUT_SECONDS
+    ) as response:
+        if is_known and response.status_code in (400, 401, 403, 404):
+            del revision.places[path]  # its signature has expired
+            raise ConnectionResetError("the file has another place by now")
+        tools.hf_raise_for_status(response)
+        if response.status_code != 206 and start:
+            raise DatasetError(f"{where}: the server sends no ranges. Use `retold pull` instead.")
+        if str(response.url) != home:
+            revision.places[path] = (str(response.url), time.monotonic() + _REDIRECT_SECONDS)
+        for part in response.iter_bytes():
+            content += part
+            if len(content) >= end - start:
+                break
+    if len(content) < end - start:
+        raise ConnectionResetError(f"{len(content)} of {end - start} bytes came")
+    return bytes(content[: end - start])
