@@ -167,6 +167,28 @@ COMMANDS = {
         ),
         Command(
             line=CommandLine(
+                command="push",
+                sentence="Send a dataset to the Hugging Face Hub, as one commit.",
+                example="retold push runs/maze/raw me/maze --license cc-by-4.0 --tag v1",
+                positional=("dataset", "repository"),
+                has_config_file=False,
+            ),
+            config="retold.dataset.hub_push:PushConfig",
+            work="retold.cli.push:push",
+        ),
+        Command(
+            line=CommandLine(
+                command="pull",
+                sentence="Get a dataset, or a part of one, from the Hugging Face Hub.",
+                example="retold pull me/maze@v1 runs/maze/copy",
+                positional=("repository", "output"),
+                has_config_file=False,
+            ),
+            config="retold.dataset.hub_pull:PullConfig",
+            work="retold.cli.pull:pull",
+        ),
+        Command(
+            line=CommandLine(
                 command="info",
                 sentence="Say what a dataset holds.",
                 example="retold info runs/maze/raw",

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from retold.dataset.hub_errors import HubBusyError, telling_hub_errors
 from retold.dataset.hub_names import HubName, is_commit
 from retold.dataset.paths import DatasetPath
-from retold.schemas.canonical import require_hex
+from retold.schemas.canonical import require_hex, sha256_hex
 from retold.schemas.errors import ConflictError, DatasetError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -53,6 +53,10 @@ class HubFile:
         if self.sha256 is not None:
             return self.sha256 == sha256
         return self.size == size and self.git_oid == git_oid(read())
+
+    def holds_bytes(self, content: bytes) -> bool:
+        """Whether it is this content."""
+        return self.holds(len(content), sha256_hex(content), lambda: content)
 
 
 @dataclass(frozen=True)
@@ -187,8 +191,10 @@ class HubRepository:
         for batch in _batches(uploads):
             made = []
             for path, upload in batch.items():
-                is_here = isinstance(upload.content, bytes | Path)
-                addition = CommitOperationAdd(path, upload.content if is_here else upload.read())
+                content = upload.content
+                if not isinstance(content, bytes | Path):
+                    content = content.read_bytes()
+                addition = CommitOperationAdd(path, content)
                 addition.upload_info.sha256 = bytes.fromhex(upload.sha256)
                 made.append(addition)
             self._send(made)
@@ -297,13 +303,14 @@ def import_hub() -> Any:
     """
     try:
         import huggingface_hub
-
-        huggingface_hub.utils.disable_progress_bars()
-        return huggingface_hub
+        import huggingface_hub.utils
     except ImportError as error:
         raise UsageError(
             f"The Hub needs the package {error.name!r}. Install it with `pip install 'retold[hub]'`."
         ) from error
+    client: Any = huggingface_hub  # its submodules re-export without saying so
+    client.utils.disable_progress_bars()
+    return client
 
 
 def open_session() -> Any:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from retold.dataset.checkpoint import CHECKPOINT_EVERY, list_checkpoints, read_checkpoint
 from retold.dataset.commit_files import commit_path, encode_latest

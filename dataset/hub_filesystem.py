@@ -5,60 +5,21 @@ commit never changes and is asked for once; so is every block of a file, which a
 """
 
 import errno
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from retold.dataset.block_cache import BlockCache
-from retold.dataset.hub_client import (
-    TIMEOUT_SECONDS,
-    HubFile,
-    HubRepository,
-    again,
-    import_hub,
-    open_session,
-)
-from retold.dataset.hub_errors import telling_hub_errors
+from retold.dataset.hub_client import HubRepository, import_hub
 from retold.dataset.hub_names import HubName, parse_hub_name
+from retold.dataset.hub_revision import HubRevision
 from retold.schemas.canonical import sha256_hex
-from retold.schemas.errors import DatasetError
 
 CACHE_BYTES = 20_000_000_000
 """What is kept on disk of files on the Hub, at most."""
 _AT_ONCE = 16
-_REDIRECT_SECONDS = 300.0
-"""How long the place that a large file was found at is used again; the Hub signs it for longer."""
-
-
-@dataclass
-class _Revision:
-    """One repository at one commit."""
-
-    repository: HubRepository
-    commit: str
-    places: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """Where large files were found, and until when that holds."""
-
-    @cached_property
-    def files(self) -> dict[str, HubFile]:
-        return self.repository.list_files(self.commit)
-
-    @cached_property
-    def folders(self) -> dict[str, set[str]]:
-        """What lies directly in each folder."""
-        folders: dict[str, set[str]] = {"": set()}
-        for path in self.files:
-            parent, _, name = path.rpartition("/")
-            while name not in folders.setdefault(parent, set()):
-                folders[parent].add(name)
-                if not parent:
-                    break
-                parent, _, name = parent.rpartition("/")
-        return folders
 
 
 class HubFilesystem:
@@ -66,7 +27,7 @@ class HubFilesystem:
 
     def __init__(self, blocks: BlockCache) -> None:
         self._blocks = blocks
-        self._revisions: dict[HubName, _Revision] = {}
+        self._revisions: dict[HubName, HubRevision] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="hub")
 
     def exists(self, key: str) -> bool:
@@ -113,7 +74,7 @@ class HubFilesystem:
             file.size,
             first,
             last,
-            lambda begin, stop: fetch_range(revision, path, begin, stop),
+            lambda begin, stop: revision.read_range(path, begin, stop),
         )
 
     def cat_ranges(
@@ -142,15 +103,15 @@ class HubFilesystem:
         """Nothing is written so: a push makes one commit of many files."""
         raise OSError(errno.EROFS, "datasets on the Hub are changed with `retold push` only")
 
-    def _find(self, key: str) -> tuple[_Revision, str]:
+    def _find(self, key: str) -> tuple[HubRevision, str]:
         owner, _, rest = key.partition("/")
         name, _, path = rest.partition("/")
         return self._revision(parse_hub_name(f"{owner}/{name}")), path
 
-    def _revision(self, name: HubName) -> _Revision:
+    def _revision(self, name: HubName) -> HubRevision:
         if name not in self._revisions:
             repository = HubRepository(name)
-            found = _Revision(repository, repository.find_head(name.revision))
+            found = HubRevision(repository, repository.find_head(name.revision))
             _ = found.files
             self._revisions[name] = found
         return self._revisions[name]
@@ -167,43 +128,3 @@ def hub_filesystem() -> HubFilesystem:
 @cache
 def _filesystem(endpoint: str, home: str) -> HubFilesystem:
     return HubFilesystem(BlockCache(Path(home) / "retold-blocks", CACHE_BYTES))
-
-
-def fetch_range(revision: _Revision, path: str, start: int, end: int) -> bytes:
-    """Bytes `start..end-1` of a file, over one request, asked for again where it broke off.
-
-    Raises:
-        DatasetError: the Hub does not deliver them.
-    """
-    where = f"hf://{revision.repository.name.repository}@{revision.commit[:12]}/{path}"
-    with telling_hub_errors(where):
-        return again(lambda: _fetch(revision, path, start, end, where))
-
-
-def _fetch(revision: _Revision, path: str, start: int, end: int, where: str) -> bytes:
-    tools, session = import_hub().utils, open_session()
-    home = revision.repository.file_url(revision.commit, path)
-    place, until = revision.places.get(path, (home, 0.0))
-    is_known = place != home and time.monotonic() < until
-    headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
-    if not is_known:
-        headers = {**tools.build_hf_headers(), **headers}
-    content = bytearray()
-    with session.stream(
-        "GET", place if is_known else home, headers=headers, timeout=TIMEOUT_SECONDS
-    ) as response:
-        if is_known and response.status_code in (400, 401, 403, 404):
-            del revision.places[path]  # its signature has expired
-            raise ConnectionResetError("the file has another place by now")
-        tools.hf_raise_for_status(response)
-        if response.status_code != 206 and start:
-            raise DatasetError(f"{where}: the server sends no ranges. Use `retold pull` instead.")
-        if str(response.url) != home:
-            revision.places[path] = (str(response.url), time.monotonic() + _REDIRECT_SECONDS)
-        for part in response.iter_bytes():
-            content += part
-            if len(content) >= end - start:
-                break
-    if len(content) < end - start:
-        raise ConnectionResetError(f"{len(content)} of {end - start} bytes came")
-    return bytes(content[: end - start])

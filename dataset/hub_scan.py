@@ -16,7 +16,9 @@ _TOKENS = re.compile(
     rb"|\bgithub_pat_[A-Za-z0-9_]{40,}|\bsk-[A-Za-z0-9_-]{32,}|-----BEGIN [A-Z ]*PRIVATE KEY-----"
     rb"|://[^/\s\"'@]{1,64}:[^/\s\"'@]{3,}@"
 )
-_HOMES = re.compile(rb"(?:/home|/Users)/[A-Za-z0-9._-]+|/root(?=/)|[A-Z]:\\+Users\\+[^\\\"/]+")
+_HOMES = re.compile(
+    rb"(?:/home|/Users)/[A-Za-z0-9._-]+|(?<![A-Za-z0-9._/-])/root(?=/)|[A-Z]:\\+Users\\+[^\\\"/]+"
+)
 _SHOWN = 24
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hub_fixtures import hub, running_hub  # noqa: F401  # fixtures
 
 RunRetold = Callable[..., "subprocess.CompletedProcess[str]"]
 
