@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from retold.dataset.hub_errors import HubBusyError, telling_hub_errors
+from retold.dataset.hub_errors import HubBusyError, is_passing, tell_hub_error, telling_hub_errors
 from retold.dataset.hub_names import HubName, is_commit
 from retold.dataset.paths import DatasetPath
 from retold.schemas.canonical import require_hex, sha256_hex
@@ -337,13 +337,12 @@ def again(ask: Callable[[], T]) -> T:
     """The answer of something that may be asked twice, asked again where it failed for now."""
     for wait in WAITS_SECONDS:
         try:
-            with telling_hub_errors("the Hub"):
-                return ask()
-        except HubBusyError as error:
-            logger.warning("%s", error)
+            return ask()
+        except Exception as error:
+            if not is_passing(error):
+                raise
+            logger.warning("%s", tell_hub_error("the Hub", error))
             time.sleep(wait)
-        except DatasetError as error:
-            raise error.__cause__ or error from None
     return ask()
 
 

@@ -31,7 +31,7 @@ def telling_hub_errors(where: str) -> Iterator[None]:
     except (RetoldError, KeyboardInterrupt, AssertionError):
         raise
     except Exception as error:  # the client's own kinds, and those of the HTTP library below it
-        told = _tell(where, error)
+        told = tell_hub_error(where, error)
         if told is None:
             raise
         raise told from error
@@ -42,7 +42,15 @@ def without_tokens(text: str) -> str:
     return _TOKEN.sub("hf_***", text)
 
 
-def _tell(where: str, error: BaseException) -> DatasetError | None:
+def is_passing(error: Exception) -> bool:
+    """Whether something failed for now, so that asking again may help."""
+    if isinstance(error, RetoldError):
+        return isinstance(error, HubBusyError)
+    return isinstance(tell_hub_error("", error), HubBusyError)
+
+
+def tell_hub_error(where: str, error: BaseException) -> DatasetError | None:
+    """What the Hub's client raised, in one line; None if that is a mistake of ours."""
     chain = list(_chain(error))
     names = {kind.__name__ for link in chain for kind in type(link).__mro__}
     status = next((code for link in chain if (code := _status(link)) is not None), None)
@@ -85,7 +93,9 @@ def _tell(where: str, error: BaseException) -> DatasetError | None:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
 
