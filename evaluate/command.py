@@ -61,6 +61,10 @@ class EvaluateResult:
     """Mean per episode."""
     goals_asked: float
     """Mean per episode."""
+    first_attempt_return: float | None
+    """Mean return of the first attempt, over episodes with attempts that a reset ended."""
+    last_attempt_return: float | None
+    """Mean return of the last attempt that a reset ended, over the same episodes."""
     goals: tuple[Mapping[str, str | int], ...]
     """How often each goal was asked and completed, most asked first."""
 
@@ -147,6 +151,7 @@ def _score(
             row["asked"] += 1
             row["completed"] += number < len(episode.completed)
     verdicts = [episode.success for episode in episodes if episode.success is not None]
+    attempts = [returns for episode in episodes if (returns := _attempt_returns(episode))]
     return EvaluateResult(
         task=schema.tasks[0].name,
         policy=policy_id,
@@ -157,8 +162,17 @@ def _score(
         mean_length=float(np.mean([len(e.reward) for e in episodes])),
         goals_completed=float(np.mean([len(e.completed) for e in episodes])),
         goals_asked=float(np.mean([len(e.instruction) for e in episodes])),
+        first_attempt_return=float(np.mean([r[0] for r in attempts])) if attempts else None,
+        last_attempt_return=float(np.mean([r[-1] for r in attempts])) if attempts else None,
         goals=tuple(
             {"goal": goal, **counts}
             for goal, counts in sorted(goals.items(), key=lambda item: -item[1]["asked"])
         ),
     )
+
+
+def _attempt_returns(episode: "FinishedEpisode") -> list[float]:
+    """Of each attempt that a reset ended: what the episode's end cuts is left out."""
+    (ends,) = np.nonzero(episode.reset)
+    parts = np.split(episode.reward.astype(np.float64), ends + 1)
+    return [float(part.sum()) for part in parts[:-1]]
