@@ -310,8 +310,9 @@ def _arguments(cell: Cell) -> dict[str, Any]:
 
 
 def _attempt_gain(played: EvaluateResult) -> float | None:
-    first, last = played.first_attempt_return, played.last_attempt_return
-    return None if first is None or last is None else last / max(first, 1e-9)
+    """The return of the last attempt that all episodes finished, over the first's."""
+    whole = [row for row in played.attempts if row["episodes"] == played.episodes]
+    return whole[-1]["mean_return"] / max(whole[0]["mean_return"], 1e-9) if whole else None
 
 
 def _standing(curve: Curve) -> str:

@@ -61,10 +61,8 @@ class EvaluateResult:
     """Mean per episode."""
     goals_asked: float
     """Mean per episode."""
-    first_attempt_return: float | None
-    """Mean return of the first attempt, over episodes with attempts that a reset ended."""
-    last_attempt_return: float | None
-    """Mean return of the last attempt that a reset ended, over the same episodes."""
+    attempts: tuple[Mapping[str, int | float], ...]
+    """Of each attempt that a reset ended, in order: in how many episodes, and its mean return."""
     goals: tuple[Mapping[str, str | int], ...]
     """How often each goal was asked and completed, most asked first."""
 
@@ -151,7 +149,6 @@ def _score(
             row["asked"] += 1
             row["completed"] += number < len(episode.completed)
     verdicts = [episode.success for episode in episodes if episode.success is not None]
-    attempts = [returns for episode in episodes if (returns := _attempt_returns(episode))]
     return EvaluateResult(
         task=schema.tasks[0].name,
         policy=policy_id,
@@ -162,8 +159,7 @@ def _score(
         mean_length=float(np.mean([len(e.reward) for e in episodes])),
         goals_completed=float(np.mean([len(e.completed) for e in episodes])),
         goals_asked=float(np.mean([len(e.instruction) for e in episodes])),
-        first_attempt_return=float(np.mean([r[0] for r in attempts])) if attempts else None,
-        last_attempt_return=float(np.mean([r[-1] for r in attempts])) if attempts else None,
+        attempts=_score_attempts(episodes),
         goals=tuple(
             {"goal": goal, **counts}
             for goal, counts in sorted(goals.items(), key=lambda item: -item[1]["asked"])
@@ -171,8 +167,20 @@ def _score(
     )
 
 
+def _score_attempts(
+    episodes: "list[FinishedEpisode]",
+) -> tuple[Mapping[str, int | float], ...]:
+    """What an episode's end cuts is left out: it is no whole attempt, or not always."""
+    returns = [_attempt_returns(episode) for episode in episodes]
+    rows = []
+    for number in range(max(map(len, returns))):
+        those = [parts[number] for parts in returns if len(parts) > number]
+        row = {"attempt": number + 1, "episodes": len(those), "mean_return": float(np.mean(those))}
+        rows.append(row)
+    return tuple(rows)
+
+
 def _attempt_returns(episode: "FinishedEpisode") -> list[float]:
-    """Of each attempt that a reset ended: what the episode's end cuts is left out."""
     (ends,) = np.nonzero(episode.reset)
     parts = np.split(episode.reward.astype(np.float64), ends + 1)
     return [float(part.sum()) for part in parts[:-1]]
