@@ -5,15 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from golden_dataset import read_all
+from golden_policy import SCHEMA as POLICY_SCHEMA
+from golden_policy import act_golden
 from read_with_zarr import read_arrays
 
 from retold.dataset.audit import audit_structure
 from retold.dataset.reader import DatasetReader
 from retold.policy.architecture import ArchitectureConfig
 from retold.policy.network import Policy
-from retold.policy.snapshot import encode_snapshot
+from retold.policy.snapshot import encode_snapshot, load_snapshot
 from retold.relabel.audit import audit_rewards
 from retold.schemas.canonical import sha256_hex
 from retold.tasks.registry import task_schema
@@ -85,3 +88,17 @@ def test_a_policy_and_the_schemas_of_every_task_fit(task: str) -> None:
     policy = Policy(schema, ArchitectureConfig(model_width=16, layers=1, heads=2), (0.9,), 0.9)
     files = encode_snapshot(policy, update=1)
     validator("policy").validate(json.loads(files["policy.json"]))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_golden_policies_act_as_they_did(version: int) -> None:
+    folder = ROOT / "tests" / "golden" / f"policy-v{version}"
+    content = json.loads((folder / "policy.json").read_bytes())
+    assert content["policy_version"] == version
+    validator("policy").validate(content)
+    policy, description = load_snapshot(folder)
+    assert (description.update, policy.schema) == (7, POLICY_SCHEMA)
+    expected = json.loads((folder / "expected.json").read_bytes())["chances"]
+    # Other machines take sums in another order.
+    np.testing.assert_allclose(act_golden(folder), expected, atol=1e-5)
+    assert np.ptp(expected, axis=0).min() > 0.02, "steps that all look alike show nothing"
