@@ -1,6 +1,7 @@
 """Acting step by step gives what the parallel forward gives, at any length and in any slot."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,10 +44,15 @@ SCHEMA = DatasetSchema(
 Outputs = NDArray[np.float64]
 
 
-def make_policy(window: int, layers: int = 3) -> Policy:
+def make_policy(window: int, layers: int = 3, encoder: Any = "transformer") -> Policy:
     torch.manual_seed(0)
     architecture = ArchitectureConfig(
-        model_width=32, layers=layers, heads=4, attention_window=window, head_width=16
+        encoder=encoder,
+        model_width=32,
+        layers=layers,
+        heads=4,
+        attention_window=window,
+        head_width=16,
     )
     return Policy(SCHEMA, architecture, (0.9, 0.99), 0.9).eval()
 
@@ -126,8 +132,9 @@ def test_acting_equals_the_parallel_forward_at_any_length(window: int) -> None:
     assert np.abs(np.stack(acted) - parallel_chances(policy, episode)).max() < TOLERANCE
 
 
-def test_slots_may_begin_and_end_apart_and_be_used_again() -> None:
-    policy = make_policy(window=6)
+@pytest.mark.parametrize("encoder", ["transformer", "gru", "memoryless"])
+def test_slots_may_begin_and_end_apart_and_be_used_again(encoder: str) -> None:
+    policy = make_policy(window=6, encoder=encoder)
     rng = np.random.default_rng(0)
     waiting = [random_episode(seed, int(rng.integers(1, 25))) for seed in range(12)]
     episodes = list(waiting)

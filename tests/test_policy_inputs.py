@@ -1,7 +1,7 @@
 """What the policy sees, and the encoders that suit every kind of space."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -239,9 +239,11 @@ def test_what_the_policy_cannot_see_or_do_is_named() -> None:
         make_policy(make_schema(action=BoxSpace((2,), "float32", float("-inf"), 1.0)))
 
 
-def encode_goals(instruction: tuple[int, ...], progress: int) -> torch.Tensor:
+def encode_goals(
+    instruction: tuple[int, ...], progress: int, visibility: Literal["full", "current"] = "full"
+) -> torch.Tensor:
     torch.manual_seed(0)
-    encoder = InstructionEncoder(make_schema(), 16)
+    encoder = InstructionEncoder(make_schema(), 16, visibility=visibility)
     with torch.no_grad():
         ids = torch.from_numpy(encode_instruction(instruction, 3))[None]
         encoded: torch.Tensor = encoder(ids, torch.tensor([[progress]]))[0, 0]
@@ -259,6 +261,26 @@ def test_goals_that_are_left_are_told_apart_by_words_and_place() -> None:
     for number, one in enumerate(seen):
         for other in seen[:number]:
             assert (one - other).abs().amax() > 1e-3
+
+
+def test_the_current_goal_may_be_all_that_is_seen() -> None:
+    seen = encode_goals((1, 2, 3), 1, "current")
+    assert torch.equal(seen, encode_goals((4, 2), 1, "current"))
+    assert torch.equal(seen, encode_goals((2, 5, 1), 0, "current"))
+    assert (seen - encode_goals((1, 3, 2), 1, "current")).abs().amax() > 1e-3
+    assert torch.equal(encode_goals((1, 2), 2, "current"), encode_goals((), 0, "current"))
+
+
+def test_the_residual_image_encoder_keeps_leading_axes_and_trains() -> None:
+    (leaf,) = space_leaves(BoxSpace((64, 48, 3), "uint8", 0, 255), "observation")
+    encoder = make_leaf_encoder(leaf, "impala")
+    frames = torch.randint(0, 256, (2, 3, 64, 48, 3), dtype=torch.uint8)
+    features = encoder(frames)
+    assert features.shape == (2, 3, encoder.features)
+    torch.testing.assert_close(encoder(frames[1, 2]), features[1, 2], rtol=1e-4, atol=1e-5)
+    features.square().sum().backward()
+    for name, parameter in encoder.named_parameters():
+        assert parameter.grad is not None and bool(parameter.grad.any()), name
 
 
 def test_a_task_without_goals_needs_no_instruction() -> None:

@@ -13,6 +13,7 @@ from retold.policy.architecture import ArchitectureConfig
 from retold.policy.attention import attend, plan_attention
 from retold.policy.inputs import pack_inputs, stack_windows
 from retold.policy.network import Policy
+from retold.policy.transformer import TransformerEncoder
 from retold.policy.vector_heads import VectorHeads
 from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
 from retold.schemas.episode import EpisodeRecord, Window
@@ -150,3 +151,26 @@ def test_actors_leave_critics_alone_and_batches_add_up(space: Space, cloning_fil
     reached = [p.grad for p in one.policy.trajectory_encoder.parameters()]
     assert any(grad is not None and bool(grad.any()) for grad in reached)
     assert isinstance(one.policy.heads, VectorHeads) == (not isinstance(space, DiscreteSpace))
+
+
+@pytest.mark.parametrize("fields", [{}, PLAIN], ids=["stabilised", "plain"])
+def test_weights_that_grow_drive_the_logits_of_the_plain_block_alone(
+    fields: dict[str, Any],
+) -> None:
+    torch.manual_seed(0)
+    encoder = TransformerEncoder(ArchitectureConfig(model_width=16, layers=1, heads=2, **fields))
+    x, step = torch.randn(32, 16), torch.arange(32)
+
+    def largest_logit() -> float:
+        ((_, largest),) = encoder.attention_facts(x, step)
+        return largest
+
+    before = largest_logit()
+    with torch.no_grad():
+        encoder.blocks[0].query_key_value.weight.mul_(30.0)
+    if fields:
+        assert largest_logit() > 500 * before  # 900 times, but for the biases
+    else:
+        # Queries and keys are no longer than gain times the normalised row's sqrt(width).
+        assert largest_logit() == pytest.approx(before, rel=1e-3)
+        assert largest_logit() <= 16 / 8**0.5
