@@ -148,6 +148,10 @@ class HubRepository:
             urllib.parse.quote(path)
         )
 
+    def is_own(self, url: str) -> bool:
+        """Whether a place is the Hub's own, rather than a store that it sends readers to."""
+        return url.startswith(f"{self._endpoint}/")
+
     def create(self, *, is_private: bool) -> None:
         """Make the repository; one that is there is left as it is."""
         with telling_hub_errors(str(self.name)):

@@ -25,7 +25,8 @@ _AT_ONCE = 16
 class HubFilesystem:
     """The part of fsspec's interface that a dataset needs. Keys are `OWNER/NAME@TAG/path`."""
 
-    def __init__(self, blocks: BlockCache) -> None:
+    def __init__(self, endpoint: str, blocks: BlockCache) -> None:
+        self._endpoint = endpoint
         self._blocks = blocks
         self._revisions: dict[HubName, HubRevision] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="hub")
@@ -70,7 +71,7 @@ class HubFilesystem:
         # A repository may claim any hash for its files: what it sends is kept for itself alone.
         owner = revision.repository.name.repository
         return self._blocks.read(
-            sha256_hex(f"{owner} {file.content_id}".encode()),
+            sha256_hex(f"{self._endpoint} {owner} {file.content_id}".encode()),
             file.size,
             first,
             last,
@@ -127,4 +128,4 @@ def hub_filesystem() -> HubFilesystem:
 
 @cache
 def _filesystem(endpoint: str, home: str) -> HubFilesystem:
-    return HubFilesystem(BlockCache(Path(home) / "retold-blocks", CACHE_BYTES))
+    return HubFilesystem(endpoint, BlockCache(Path(home) / "retold-blocks", CACHE_BYTES))

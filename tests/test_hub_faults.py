@@ -1,0 +1,191 @@
+"""Faults at each step of a push and a pull: one line, nothing half done, and a rerun that completes."""
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hub_server import Hub
+from test_hub import NAME, collect_maze, get, send, tree
+
+from retold.dataset import hub_client, hub_pull
+from retold.dataset.audit import audit_structure
+from retold.schemas.errors import RetoldError
+
+EVER = 10**6
+FAULTS = ("500", "cut", "lost", "401", "stall", "slow")
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    return collect_maze(tmp_path / "raw", episodes=2)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_client, "TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(hub_pull, "_AT_ONCE", 1)
+
+
+def attempt(act: Callable[[], object]) -> RetoldError | None:
+    try:
+        act()
+    except RetoldError as error:
+        assert error.exit_status == 1 and "\n" not in str(error), error
+        return error
+    return None
+
+
+def steps(hub: Hub, act: Callable[[], object], most: int) -> list[int]:
+    """Numbers of the requests of something that works, spread over all of them.
+
+    Equal files are sent side by side, so that the number varies by a few: the last are left out.
+    """
+    hub.take()
+    act()
+    count = len(hub.take()) - 3
+    return sorted({place * (count - 1) // most for place in range(most + 1)})
+
+
+def check_push(hub: Hub, raw: Path, kind: str, most: int) -> None:
+    numbers = steps(hub, lambda: send(raw, tag="v1"), most)
+    for number in numbers:
+        for count in (1, EVER):
+            if kind == "stall" and count == EVER:
+                continue  # each request would wait for its time to run out
+            hub.repositories.clear()
+            hub.fail(kind, at=number, count=count)
+            error = attempt(lambda: send(raw, tag="v1"))
+            if error is not None:
+                there = hub.repositories.get(NAME)
+                files = {} if there is None else there.files
+                assert ("dataset.json" in files) == ("README.md" in files), "half a push"
+            if count == EVER and kind in ("500", "cut"):
+                assert error is not None
+            hub.heal()
+            send(raw, tag="v1")
+            repository = hub.repository(NAME)
+            assert len(repository.commits) == 2, (kind, number, count)
+            assert repository.tags == {"v1": repository.head.oid}
+
+
+def check_pull(hub: Hub, raw: Path, kind: str, most: int) -> None:
+    send(raw)
+    place = raw.parent / "copies"
+    place.mkdir()
+    numbers = steps(hub, lambda: get(place / "first"), most)
+    for number in numbers:
+        for count in (1, EVER):
+            if kind == "stall" and count == EVER:
+                continue
+            copy = place / f"{number}-{count}"
+            hub.fail(kind, at=number, count=count)
+            error = attempt(lambda copy=copy: get(copy))  # type: ignore[misc]
+            assert copy.exists() == (error is None), "a copy appears whole or not at all"
+            if count == EVER and kind in ("500", "cut"):
+                assert error is not None
+            hub.heal()
+            get(copy)
+            assert tree(copy) == tree(raw), (kind, number, count)
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_push_survives_faults(hub: Hub, raw: Path, kind: str) -> None:
+    check_push(hub, raw, kind, most=3)
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_pull_survives_faults(hub: Hub, raw: Path, kind: str) -> None:
+    check_pull(hub, raw, kind, most=3)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_push_survives_faults_at_every_request(hub: Hub, raw: Path, kind: str) -> None:
+    check_push(hub, raw, kind, most=1000)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_pull_survives_faults_at_every_request(hub: Hub, raw: Path, kind: str) -> None:
+    check_pull(hub, raw, kind, most=1000)
+
+
+def test_an_interrupted_pull_does_not_download_twice(hub: Hub, raw: Path, tmp_path: Path) -> None:
+    send(raw)
+    last = steps(hub, lambda: get(tmp_path / "first"), 1)[-1]
+    hub.fail("500", at=last, count=EVER)
+    assert attempt(lambda: get(tmp_path / "copy")) is not None
+    hub.heal()
+    hub.take()
+    get(tmp_path / "copy")
+    assert sum("/arrays/" in seen.path and seen.sent > 0 for seen in hub.take()) <= 4
+
+
+def paths_of(hub: Hub, part: str) -> str:
+    return next(path for path in sorted(hub.repository(NAME).files) if part in path)
+
+
+def test_a_hostile_repository_harms_nothing(hub: Hub, raw: Path, tmp_path: Path) -> None:
+    send(raw)
+    repository = hub.repository(NAME)
+    good = repository.head
+    array, manifest = paths_of(hub, "/arrays/observation/c/"), paths_of(hub, "/manifest.json")
+    content = repository.files[array].content
+    crafted = json.loads(repository.files[manifest].content)
+    crafted["files"][0]["path"] = "../../../../../../escaped"
+    outside = tmp_path / "outside"
+    attacks: dict[str, Callable[[], None]] = {
+        "wrong bytes": lambda: repository.put(array, b"x" * len(content)),
+        "a wrong hash that is claimed": lambda: repository.put(
+            array, b"x" * len(content), is_lfs=True, claimed_sha256="0" * 64
+        ),
+        "a huge size": lambda: repository.put(array, content, claimed_size=10**15),
+        "a huge description": lambda: repository.put(
+            "dataset.json", repository.files["dataset.json"].content, claimed_size=10**12
+        ),
+        "a path that leads out": lambda: repository.put(manifest, json.dumps(crafted).encode()),
+        "a commit of somebody else's": lambda: repository.put("commits/00000000.json", b"{}"),
+        "a link's text": lambda: repository.put(array, str(outside).encode()),
+        "a missing file": lambda: repository.commit({}, [array], "gone") and None,
+    }
+    for name, attack in attacks.items():
+        attack()
+        copy = tmp_path / "copy"
+        hub.take()
+        error = attempt(lambda copy=copy: get(copy))  # type: ignore[misc]
+        assert error is not None and not copy.exists(), name
+        assert sum(seen.sent for seen in hub.take()) < 200_000, name
+        repository.commit(dict(good.files), [], "mended")
+    assert not list(tmp_path.rglob("escaped")) and not outside.exists()
+
+
+def test_what_no_manifest_names_is_not_even_fetched(hub: Hub, raw: Path, tmp_path: Path) -> None:
+    class Harm:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (open, (str(tmp_path / "harmed"), "w"))
+
+    send(raw)
+    repository = hub.repository(NAME)
+    shard = paths_of(hub, "/manifest.json").rpartition("/")[0]
+    for path in (
+        "setup.py",
+        "policy.pkl",
+        f"{shard}/arrays/evil.pkl",
+        "../escaped",
+        "/etc/passwd",
+        "commits/../../escaped",
+        "hub.json",
+        "pins/x.json",
+        "checkpoints/00000063.json",
+    ):
+        repository.put(path, pickle.dumps(Harm()))
+    card = b"---\nlicense: mit\n---\n<script>alert(1)</script>\n<!-- retold: end -->\n"
+    repository.put("README.md", card)
+    copy = tmp_path / "deep" / "copy"
+    copy.parent.mkdir()
+    get(copy)
+    assert tree(copy) == tree(raw) and audit_structure(copy) == []
+    assert not list(tmp_path.rglob("escaped")) and not (tmp_path / "harmed").exists()
+    assert (copy / "README.md").read_bytes() == card, "a card is text, and is shown by nobody here"
