@@ -95,7 +95,7 @@ def test_a_push_survives_faults(hub: Hub, raw: Path, kind: str) -> None:
     check_push(hub, raw, kind, most=3)
 
 
-@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize("kind", ("500", "cut", "lost", "401"))
 def test_a_pull_survives_faults(hub: Hub, raw: Path, kind: str) -> None:
     check_pull(hub, raw, kind, most=3)
 
