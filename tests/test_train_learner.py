@@ -129,6 +129,14 @@ def test_metrics_name_every_discount_and_the_norm_before_clipping() -> None:
     assert 0 < metrics["entropy"] <= np.log(3) + 1e-6
 
 
+def test_attention_is_looked_at_now_and_then() -> None:
+    learner = Learner(CONFIG, SCHEMA)
+    first, second = (learner.update(make_learner_batch(number)) for number in range(2))
+    assert 0 < first["attention_entropy_0"] <= np.log(5)
+    assert np.isfinite(first["attention_logit_0"])
+    assert "attention_logit_0" not in second
+
+
 def test_a_loss_that_is_not_finite_names_the_update() -> None:
     learner = Learner(CONFIG, SCHEMA)
     learner.update(make_learner_batch())

@@ -11,6 +11,7 @@ from torch import Tensor
 from retold.policy.distributions import draw_noise
 from retold.policy.heads import Heads
 from retold.policy.network import Policy
+from retold.policy.transformer import TransformerEncoder
 from retold.schemas.dataset_schema import DatasetSchema
 from retold.schemas.errors import RunError
 from retold.schemas.identity import random_stream
@@ -25,6 +26,10 @@ from retold.train.value_scale import ValueScale
 from retold.train.vector_losses import next_vector_values, vector_losses
 
 _TARGET_CRITICS = 2
+_ATTENTION_EVERY = 100
+"""Updates between two looks at attention."""
+_MOST_ATTENTION_ROWS = 512
+"""Rows of a sequence that are looked at: all pairs of them are held at once."""
 
 
 class NotFiniteError(RunError):
@@ -78,7 +83,25 @@ class Learner:
                 f"{metrics['loss']} and the gradient's norm {metrics['gradient_norm']}, so no step "
                 f"was taken."
             )
+        if self.update_count % _ATTENTION_EVERY == 0:
+            metrics |= self._attention_facts(packed[0])
         self._step()
+        return metrics
+
+    @torch.no_grad()
+    def _attention_facts(self, batch: PackedBatch) -> dict[str, float]:
+        """Entropy (nats) and largest logit of each layer's attention in the first sequence."""
+        encoder, inputs = self.policy.trajectory_encoder, batch.inputs
+        if not isinstance(encoder, TransformerEncoder):
+            return {}
+        rows = min(inputs.lengths[0], _MOST_ATTENTION_ROWS)
+        facts = encoder.attention_facts(
+            self.policy.timestep_encoder(inputs)[:rows], inputs.step[:rows]
+        )
+        metrics = {}
+        for layer, (entropy, largest) in enumerate(facts):
+            metrics[f"attention_entropy_{layer}"] = entropy
+            metrics[f"attention_logit_{layer}"] = largest
         return metrics
 
     def _follow_inputs(self, packed: Sequence[PackedBatch]) -> None:
