@@ -213,6 +213,19 @@ def test_positions_are_relative() -> None:
     assert (here - there).abs().max() < 1e-4
 
 
+def test_a_cut_sequence_differs_by_what_its_layers_saw_before_the_cut_alone() -> None:
+    policy = make_policy(window=6, layers=3)
+    features, step = torch.randn(60, 32), torch.arange(60)
+    with torch.no_grad():
+        whole = policy.trajectory_encoder(features, step, [60])[20:]
+        part = policy.trajectory_encoder(features[20:], step[20:], [40])
+    difference = (whole - part).abs().amax(1)
+    reach = 3 * (6 - 1)  # every layer looks back over one window
+    assert difference[reach:].max() < TOLERANCE
+    # The default burn-in, one window, leaves less than the rows before it had.
+    assert 0 < difference[6:reach].max() < difference[:6].max() / 2
+
+
 def test_padded_neighbours_never_change_a_sequence() -> None:
     policy = make_policy(window=6)
     short, long = random_episode(1, 5), random_episode(2, 20)
