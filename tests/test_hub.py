@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -409,3 +411,26 @@ def test_the_commands_print_one_line_and_exit_1(
         done = run_retold(*arguments)
         assert done.returncode in (1, 2) and what in done.stderr, done.stderr
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def test_others_read_what_was_pushed_and_training_streams_it(
+    hub: Hub, raw: Path, tmp_path: Path, run_retold: RunRetold
+) -> None:
+    send(raw, tag="v1")
+    code = (
+        "from datasets import load_dataset\n"
+        "import pandas as pd\n"
+        "whole = load_dataset('me/maze', split='train')\n"
+        "streamed = list(load_dataset('me/maze', split='train', streaming=True))\n"
+        "path = 'hf://datasets/me/maze/viewer/episodes-00000.parquet'\n"
+        "print(whole.num_rows, len(streamed), len(pd.read_parquet(path)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["6", "6", "6"], done.stderr
+    losses = []
+    for name, place in (("here", str(raw)), ("there", f"hf://{REPOSITORY}@v1")):
+        run = run_retold("train", tmp_path / name, "--data", place, "--updates", "3")
+        assert run.returncode == 0, run.stderr
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        losses.append([json.loads(line)["loss"] for line in lines])
+    assert losses[0] == losses[1]
