@@ -101,12 +101,19 @@ class WindowSampler:
         Raises:
             FormatError: a chunk that is wanted is damaged; the file is named.
         """
+        return self.fill(batch, self.choose(number, batch.size))
+
+    def fill(self, batch: WindowBatch, draw: Draw) -> WindowBatch:
+        """Fill a batch with chosen windows, as many as it holds, and return it.
+
+        Raises:
+            FormatError: a chunk that is wanted is damaged; the file is named.
+        """
         if batch.window_length != self.window_length:
             raise UsageError(
                 f"The batch is for windows of {batch.window_length} transitions, the sampler's "
                 f"have {self.window_length}. Make it with the sampler's make_batch."
             )
-        draw = self.choose(number, batch.size)
         batch.dataset[:], batch.row[:] = draw.dataset, draw.row
         batch.start[:], batch.length[:] = draw.start, draw.length
         if len(self._fillers) == 1:

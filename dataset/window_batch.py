@@ -1,6 +1,6 @@
 """Arrays that a sampler fills with one draw after the other."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,18 @@ class WindowBatch:
     def reset(self) -> NDArray[np.bool_]:
         """`[batch, time]`: soft resets."""
         return self.previous_reset[:, 1:]
+
+    def first(self, count: int) -> "WindowBatch":
+        """The same memory as a batch of the first `count` windows alone."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return WindowBatch(
+            **{
+                name: {path: rows[:count] for path, rows in part.items()}
+                if isinstance(part, dict)
+                else part[:count]
+                for name, part in parts.items()
+            }
+        )
 
     @property
     def is_real(self) -> NDArray[np.bool_]:

@@ -32,6 +32,28 @@ class Draw:
     length: NDArray[np.int64]
     """Transitions."""
 
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def take(self, places: NDArray[np.int64] | NDArray[np.bool_] | slice) -> "Draw":
+        """Some of the windows."""
+        return Draw(
+            dataset=self.dataset[places],
+            row=self.row[places],
+            start=self.start[places],
+            length=self.length[places],
+        )
+
+    @classmethod
+    def join(cls, draws: "Sequence[Draw]") -> "Draw":
+        """The windows of several draws, one draw after the other."""
+        return cls(
+            dataset=np.concatenate([draw.dataset for draw in draws]),
+            row=np.concatenate([draw.row for draw in draws]),
+            start=np.concatenate([draw.start for draw in draws]),
+            length=np.concatenate([draw.length for draw in draws]),
+        )
+
 
 class WindowDraws:
     """Chooses windows from episodes of known lengths; it reads nothing."""

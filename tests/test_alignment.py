@@ -178,7 +178,9 @@ def test_batches_read_at_once_equal_those_of_single_windows(
         settings = {"most_goals": 2, "burn_in": 1}
         for number in range(6):
             one = make_batch(sampler.draw(number, 8), **settings)
-            other = read_batch(sampler, windows, number, **settings)
+            other = read_batch(
+                sampler, windows, sampler.choose(number, windows.size), range(windows.size), **settings
+            )
             for name in ("action", "reward", "terminated", "is_valid"):
                 assert_same(getattr(one, name), getattr(other, name))
             for name, expected in vars(one.inputs).items():

@@ -139,7 +139,7 @@ def test_actors_leave_critics_alone_and_batches_add_up(space: Space, cloning_fil
     windows = [make_window(4, 1, space), make_window(9, 2, space)]
     whole = make_batch(windows, most_goals=0, burn_in=0)
     parts = [make_batch([window], most_goals=0, burn_in=0) for window in windows]
-    parts[1] = dataclasses.replace(parts[1], first_window=1)
+    parts[1] = dataclasses.replace(parts[1], numbers=(1,))
     one, two = Learner(config, make_schema(space)), Learner(config, make_schema(space))
     first, second = one.update(whole), two.update(*parts)
     for name, value in first.items():

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from retold.dataset.sampler import WindowSampler
 from retold.dataset.window_batch import WindowBatch
+from retold.dataset.window_draws import Draw
 from retold.policy.inputs import PolicyInputs, encode_instruction, pad_rows, stack_windows
 from retold.schemas.episode import Window
 
@@ -31,8 +32,8 @@ class Batch:
     """`[batch, rows - 1]`, bool."""
     is_valid: Tensor
     """`[batch, rows - 1]`, bool: transitions that give a loss."""
-    first_window: int = 0
-    """Number of the first window among those of its update."""
+    numbers: tuple[int, ...] = ()
+    """Number of each window among those of its update, whichever process works on it."""
 
 
 def make_batch(windows: Sequence[Window], *, most_goals: int, burn_in: int) -> Batch:
@@ -48,6 +49,7 @@ def make_batch(windows: Sequence[Window], *, most_goals: int, burn_in: int) -> B
     return Batch(
         inputs=stack_windows(windows, most_goals),
         lengths=tuple(window.length for window in windows),
+        numbers=tuple(range(len(windows))),
         action=pad_rows([window.action[path] for window in windows], rows),
         reward=pad_rows([window.reward for window in windows], rows),
         terminated=pad_rows([window.terminated for window in windows], rows),
@@ -58,21 +60,23 @@ def make_batch(windows: Sequence[Window], *, most_goals: int, burn_in: int) -> B
 def read_batch(
     sampler: WindowSampler,
     windows: WindowBatch,
-    number: int,
+    draw: Draw,
+    numbers: Sequence[int],
     *,
     most_goals: int,
     burn_in: int,
 ) -> Batch:
-    """Draw `number` as tensors of their own: what `make_batch` makes of the same windows, faster.
+    """Chosen windows as tensors of their own: what `make_batch` makes of them, faster.
 
     Args:
-        sampler: what draws.
-        windows: arrays of `sampler.make_batch`, used again for every draw.
-        number: the draw.
+        sampler: what reads.
+        windows: arrays of `sampler.make_batch` for as many windows, used again for every batch.
+        draw: the windows.
+        numbers: of each window among those of its update.
         most_goals: the policy's capacity for goals.
         burn_in: transitions without loss at the start of a window that does not start its episode.
     """
-    sampler.sample_into(windows, number)
+    sampler.fill(windows, draw)
     rows = int(windows.length.max())
     (path,) = windows.action
     transition = np.arange(rows)
@@ -81,6 +85,7 @@ def read_batch(
     return Batch(
         inputs=_inputs_of(windows, rows + 1, _instructions(sampler, windows, most_goals)),
         lengths=tuple(windows.length.tolist()),
+        numbers=tuple(numbers),
         action=_copy(windows.action[path][:, :rows]),
         reward=_copy(windows.reward[:, :rows]),
         terminated=_copy(windows.terminated[:, :rows]),

@@ -15,17 +15,18 @@ from retold.schemas.canonical import encode_json, sha256_hex
 from retold.schemas.errors import RunError
 from retold.schemas.faults import reach
 
-_KEPT = 2
 
-
-def write_checkpoint(run: Path, update: int, state: dict[str, Any], facts: dict[str, Any]) -> None:
-    """Keep a learner's state under `checkpoints/<update>/`; the two newest stay.
+def write_checkpoint(
+    run: Path, update: int, state: dict[str, Any], facts: dict[str, Any], *, keep: int = 2
+) -> None:
+    """Keep a learner's state under `checkpoints/<update>/`; the newest ones stay.
 
     Args:
         run: the run's folder.
         update: updates behind the state.
         state: tensors and numbers.
         facts: JSON values beside it, e.g. the snapshots that the next draws come from.
+        keep: checkpoints that stay.
     """
     folder = run / "checkpoints" / f"{update:08d}"
     reach("checkpoint-before")
@@ -38,9 +39,11 @@ def write_checkpoint(run: Path, update: int, state: dict[str, Any], facts: dict[
         _write(aside / "learner.pt", content)
         reach("checkpoint-inside")
         _write(aside / "checkpoint.json", encode_json({**facts, "sha256": sha256_hex(content)}))
+        _keep_names(aside)
         os.rename(aside, folder)
+        _keep_names(folder.parent)
     reach("checkpoint-after")
-    for old in list_checkpoints(run)[:-_KEPT]:
+    for old in list_checkpoints(run)[:-keep]:
         shutil.rmtree(old)
 
 
@@ -70,6 +73,15 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             f"before it."
         ) from error
     return state, facts
+
+
+def _keep_names(folder: Path) -> None:
+    """Let the names in a folder outlive a power failure."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -3,37 +3,32 @@
 import logging
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Self
+from pathlib import Path
 
-import numpy as np
 import torch
 
-from retold.dataset.episode_columns import UNKNOWN
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath, split_snapshot
-from retold.dataset.pins import pin
 from retold.dataset.reader import DatasetReader
-from retold.dataset.sampler import WindowSampler
 from retold.policy.registry import PolicyRegistry
-from retold.schemas.canonical import sha256_hex
-from retold.schemas.commit import Snapshot
 from retold.schemas.errors import RunError, UsageError
 from retold.schemas.stop_signals import note_stop_signals
-from retold.train.batch import Batch, read_batch
+from retold.train.attention_metrics import attention_metrics
 from retold.train.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
 from retold.train.config import TrainConfig
-from retold.train.learner import Learner, NotFiniteError
+from retold.train.data import TrainingData, check_fits
+from retold.train.learner import NotFiniteError, Learner
 from retold.train.memory import keep_freed_memory
 from retold.train.metrics import MetricsWriter
+from retold.train.parallel import from_first, joined_ranks, most_over_ranks, rank, ranks
 from retold.train.run import open_run
 
 logger = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 2.0
-_MOST_NAMED = 6
 
 __all__ = ["TrainConfig", "TrainResult", "train"]
 
@@ -62,222 +57,160 @@ def train(config: TrainConfig) -> TrainResult:
     """
     torch.set_num_threads(config.threads)
     keep_freed_memory()
-    started = time.monotonic()
-    # Before anything is made:
+    with joined_ranks(), note_stop_signals() as stopped:
+        started = time.monotonic()
+        _check_ranks(config)
+        # One process writes; it says what all go on from.
+        start = from_first(lambda: _open(config, stopped))
+        updates_now, loss = _learn(config, start, stopped)
+        newest = PolicyRegistry.open(config.run).latest()
+        return TrainResult(
+            run=str(config.run),
+            updates=start.updates + updates_now,
+            updates_now=updates_now,
+            loss=loss,
+            policy=None if newest is None else str(newest),
+            seconds=time.monotonic() - started,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Start:
+    """What a run goes on from."""
+
+    checkpoint: Path | None
+    updates: int
+    next_draw: int
+    snapshots: Mapping[str, int]
+    """Commits that an interrupted run was drawing from; one that is extended reads the heads."""
+
+
+def _check_ranks(config: TrainConfig) -> None:
+    if config.batch_size < ranks():
+        raise UsageError(
+            f"--batch-size is {config.batch_size}, but {ranks()} processes share it. Give at "
+            f"least {ranks()}."
+        )
+
+
+def _open(config: TrainConfig, stopped: Callable[[], int]) -> _Start:
+    """Make or check the run's folder and wait for data, before anything is learned."""
     if config.follow:
         _refuse_snapshots(config)
     else:
         _check_data(config)
     open_run(config)
-    registry = PolicyRegistry.create(config.run)
-    checkpoints = list_checkpoints(config.run)
-    state, facts = read_checkpoint(checkpoints[-1]) if checkpoints else (None, {})
-    metrics: dict[str, float] = {}
-    with ExitStack() as stack, note_stop_signals() as stopped:
-        if config.follow:
-            _wait_for_data(config, stopped)
-            if number := stopped():
-                raise RunError(
-                    f"{config.run}: stopped by {signal.Signals(number).name} before the first "
-                    f"update, while waiting for episodes. Go on with --resume."
-                )
-        data = stack.enter_context(_Data(config, _pinned_snapshots(config, state, facts)))
-        learner = Learner(config, data.schema)
-        if state is not None:
-            learner.load_state(state)
-        first = learner.update_count
-        writer = stack.enter_context(MetricsWriter(config.run, first, config.updates))
-        while learner.update_count < config.updates and not stopped():
-            metrics = _update(config, learner, data)
-            writer.write(learner.update_count, metrics)
-            is_last = learner.update_count == config.updates or bool(stopped())
-            if is_last or learner.update_count % config.publish_every == 0:
-                registry.publish(
-                    learner.policy, update=learner.update_count, snapshots=data.snapshots
-                )
-                if config.follow and not is_last:
-                    data.reopen({})
-            if is_last or learner.update_count % config.checkpoint_every == 0:
-                _keep(config, learner, data, writer)
+    PolicyRegistry.create(config.run)
+    if config.follow:
+        _wait_for_data(config, stopped)
         if number := stopped():
+            raise RunError(
+                f"{config.run}: stopped by {signal.Signals(number).name} before the first "
+                f"update, while waiting for episodes. Go on with --resume."
+            )
+    checkpoints = list_checkpoints(config.run)
+    if not checkpoints:
+        return _Start(checkpoint=None, updates=0, next_draw=0, snapshots={})
+    state, facts = read_checkpoint(checkpoints[-1])
+    updates = int(state["update_count"])
+    drawn_from = facts["snapshots"] if updates < facts["target"] else {}
+    return _Start(
+        checkpoint=checkpoints[-1],
+        updates=updates,
+        # Until updates could take several draws, each took one.
+        next_draw=int(facts.get("next_draw", updates)),
+        snapshots={path: snapshot["number"] for path, snapshot in drawn_from.items()},
+    )
+
+
+def _learn(
+    config: TrainConfig, start: _Start, stopped: Callable[[], int]
+) -> tuple[int, float | None]:
+    """The updates that are missing; their number and the last one's loss."""
+    metrics: dict[str, float] = {}
+    with ExitStack() as stack:
+        data = stack.enter_context(
+            TrainingData(config, start.snapshots, next_draw=start.next_draw)
+        )
+        learner = Learner(config, data.schema)
+        if start.checkpoint is not None:
+            learner.load_state(read_checkpoint(start.checkpoint)[0])
+        writer = None
+        if rank() == 0:
+            writer = stack.enter_context(MetricsWriter(config, start.updates))
+        number = most_over_ranks(stopped())
+        while learner.update_count < config.updates and not number:
+            metrics = _update(config, learner, data)
+            number = most_over_ranks(stopped())
+            is_last = learner.update_count == config.updates or bool(number)
+            if writer is not None:
+                writer.write(learner.update_count, metrics)
+                _store(config, learner, data, writer, is_last=is_last)
+            if config.follow and not is_last and learner.update_count % config.publish_every == 0:
+                data.reopen({})
+        if number:
             raise RunError(
                 f"{config.run}: stopped by {signal.Signals(number).name} after update "
                 f"{learner.update_count}, which is kept. Go on with --resume."
             )
-    newest = registry.latest()
-    return TrainResult(
-        run=str(config.run),
-        updates=learner.update_count,
-        updates_now=learner.update_count - first,
-        loss=metrics.get("loss"),
-        policy=None if newest is None else str(newest),
-        seconds=time.monotonic() - started,
-    )
+    return learner.update_count - start.updates, metrics.get("loss")
 
 
-class _Data:
-    """The snapshots that windows are drawn from, pinned while they are needed."""
-
-    def __init__(self, config: TrainConfig, numbers: Mapping[str, int]) -> None:
-        self._config = config
-        self._stack = ExitStack()
-        self.reopen(numbers)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
-    def reopen(self, numbers: Mapping[str, int]) -> None:
-        """Draw from these commits from now on, and from the heads of datasets without a number."""
-        config = self._config
-        self._stack.close()
-        moved = config.moved(*config.data)
-        self.readers = [
-            self._stack.enter_context(
-                DatasetReader.open(
-                    path, snapshot=numbers.get(str(path)), sources=moved, cache=config.cache
-                )
-            )
-            for path in config.data
-        ]
-        self.schema = self.readers[0].schema
-        name = "train-" + sha256_hex(str(config.run.resolve()).encode())[:16]
-        for reader in self.readers:
-            _check_fits(reader, self.readers[0])
-            self._stack.enter_context(
-                pin(reader.path, name, f"train {config.run.name}", reader.snapshot)
-            )
-        self._sampler = WindowSampler(
-            self.readers,
-            window_length=config.context_length,
-            seed=config.seed,
-            weights=config.weight or None,
-            threads=config.threads,
-        )
-        self._windows = self._sampler.make_batch(config.batch_size)
-
-    @property
-    def snapshots(self) -> tuple[Snapshot, ...]:
-        """What is drawn from now."""
-        return tuple(reader.snapshot for reader in self.readers)
-
-    def draw(self, number: int, most_goals: int) -> Batch:
-        """The windows of one update, as tensors."""
-        return read_batch(
-            self._sampler,
-            self._windows,
-            number,
-            most_goals=most_goals,
-            burn_in=self._config.burn_in_steps,
-        )
-
-    def find_not_finite(self) -> list[str]:
-        """The episodes drawn last of which a window holds NaN or an infinity, and in which field."""
-        windows, found = self._windows, []
-        fields = {**windows.observation, **windows.previous_action}
-        fields["reward"] = windows.previous_reward
-        for member, length in enumerate(windows.length.tolist()):
-            bad = [
-                name
-                for name, values in fields.items()
-                if values.dtype.kind == "f" and not np.isfinite(values[member, : length + 1]).all()
-            ]
-            if bad:
-                found.append(f"{self._name(member)} ({', '.join(bad)})")
-        return list(dict.fromkeys(found))
-
-    def name_episodes(self) -> list[str]:
-        """The episodes drawn last."""
-        return list(dict.fromkeys(map(self._name, range(len(self._windows.row)))))
-
-    def _name(self, member: int) -> str:
-        reader = self.readers[int(self._windows.dataset[member])]
-        record = reader.record(int(self._windows.row[member]))
-        return f"{record.episode_id} of {reader.path}"
-
-    def facts(self, number: int) -> dict[str, float]:
-        """What is known of the episodes that were drawn last, for update `number`."""
-        windows = self._windows
-        places = list(zip(windows.dataset.tolist(), windows.row.tolist(), strict=True))
-        columns = [(self._sampler.columns(dataset), row) for dataset, row in places]
-        returns = [float(column.episode_return[row]) for column, row in columns]
-        updates = [int(column.policy_update[row]) for column, row in columns]
-        facts = {"episode_return": float(np.mean(returns))}
-        known = [update for update in updates if update != UNKNOWN]
-        if known:
-            # Updates between the episodes' snapshots and their use: 0 for the newest policy's.
-            facts["policy_lag"] = number - float(np.mean(known))
-        return facts
-
-
-def _update(config: TrainConfig, learner: Learner, data: _Data) -> dict[str, float]:
-    updates_before = learner.update_count
-    batch = data.draw(updates_before, learner.policy.most_goals)
+def _update(config: TrainConfig, learner: Learner, data: TrainingData) -> dict[str, float]:
+    before = learner.update_count
+    batches = data.draw(before, learner.policy.most_goals)
     try:
-        metrics = learner.update(batch)
+        metrics = learner.update(*batches) | data.facts(before)
     except NotFiniteError as error:
-        raise RunError(_explain_not_finite(config, error, data)) from error
-    return metrics | data.facts(updates_before)
+        raise RunError(f"{error} {data.explain_not_finite()}") from error
+    if learner.update_count % config.attention_every == 0:
+        metrics |= attention_metrics(learner.policy, batches[0])
+    return metrics
 
 
-def _explain_not_finite(config: TrainConfig, error: NotFiniteError, data: _Data) -> str:
-    """Where learning stopped, whose fault it may be, and what to do. Nothing was published since."""
-    if bad := data.find_not_finite():
-        return (
-            f"{error} Values that are not finite are stored in {_list_some(bad)}. Leave these "
-            f"episodes out with `retold filter`, and train a new run on what is left."
-        )
-    return (
-        f"{error} All that is stored is finite; the batch's episodes are "
-        f"{_list_some(data.name_episodes())}. Go on from the last checkpoint with --resume, or begin "
-        f"a new run with a --learning-rate below {config.learning_rate:g}."
-    )
+def _store(
+    config: TrainConfig,
+    learner: Learner,
+    data: TrainingData,
+    writer: MetricsWriter,
+    *,
+    is_last: bool,
+) -> None:
+    """Publish and keep what is due."""
+    update = learner.update_count
+    if is_last or update % config.publish_every == 0:
+        registry = PolicyRegistry.open(config.run)
+        registry.publish(learner.policy, update=update, snapshots=data.snapshots)
+    if is_last or update % config.checkpoint_every == 0:
+        _keep(config, learner, data, writer)
 
 
-def _list_some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_MOST_NAMED])
-    more = len(names) - _MOST_NAMED
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _keep(config: TrainConfig, learner: Learner, data: _Data, writer: MetricsWriter) -> None:
+def _keep(
+    config: TrainConfig, learner: Learner, data: TrainingData, writer: MetricsWriter
+) -> None:
     writer.flush()
     facts = {
         "target": config.updates,
+        "next_draw": data.next_draw,
         "snapshots": {
             str(path): snapshot.to_json()
             for path, snapshot in zip(config.data, data.snapshots, strict=True)
         },
     }
-    write_checkpoint(config.run, learner.update_count, learner.state(), facts)
-
-
-def _pinned_snapshots(
-    config: TrainConfig, state: Mapping[str, Any] | None, facts: Mapping[str, Any]
-) -> dict[str, int]:
-    """Commits that an interrupted run was drawing from; one that is extended reads the heads."""
-    if state is None or state["update_count"] >= facts["target"]:
-        return {}
-    return {path: snapshot["number"] for path, snapshot in facts["snapshots"].items()}
+    write_checkpoint(
+        config.run,
+        learner.update_count,
+        learner.state(),
+        facts,
+        keep=config.keep_checkpoints,
+    )
 
 
 def _check_data(config: TrainConfig) -> None:
     with ExitStack() as stack:
         readers = [stack.enter_context(DatasetReader.open(path)) for path in config.data]
         for reader in readers:
-            _check_fits(reader, readers[0])
-
-
-def _check_fits(reader: DatasetReader, first: DatasetReader) -> None:
-    one, other = first.schema, reader.schema
-    if not one.covers(other):
-        raise UsageError(
-            f"{reader.path}: it holds {other.tasks[0].name}, whose spaces or goals differ from "
-            f"those of {first.path} ({one.tasks[0].name}), or whose instructions are longer. Name "
-            f"the dataset with the longest instructions first, or train in two runs."
-        )
+            check_fits(reader, readers[0])
 
 
 def _refuse_snapshots(config: TrainConfig) -> None:

@@ -15,7 +15,7 @@ Filter = Literal["binary", "exponential", "soft", "none"]
 _MAY_CHANGE = frozenset(
     {
         *("run", "updates", "resume", "follow", "publish_every", "checkpoint_every", "threads"),
-        *("source", "cache"),
+        *("source", "cache", "keep_checkpoints", "attention_every"),
     }
 )
 """Fields that a resumed run may set anew: none of them changes what an update does."""
@@ -41,6 +41,8 @@ class TrainConfig(SourceFlag):
     """Updates between two published policies; the last one is always published."""
     checkpoint_every: int = 200
     """Updates between two checkpoints; the last one is always kept."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints to keep."""
     resume: bool = False
     """Go on from the newest checkpoint."""
     seed: int = 0
@@ -48,7 +50,13 @@ class TrainConfig(SourceFlag):
     context_length: int = 512
     """Transitions of a window: longer episodes are cut."""
     batch_size: int = 24
-    """Windows of an update."""
+    """Windows of an update, shared by all processes of `torchrun`."""
+    tokens_per_update: int | None = None
+    """Transitions of an update, reached by adding up batches of --batch-size; none means one batch."""
+    max_policy_lag: int | None = None
+    """Updates between the policy that made an episode and its use, at most; none means any number."""
+    old_windows: Literal["skip", "down-weight"] = "skip"
+    """Leave windows of a higher lag out, or use them the less often the higher it is."""
     burn_in: int | None = None
     """Steps at the start of a cut window that give context but no loss; none means half of it."""
     discounts: tuple[float, ...] = (0.9, 0.97, 0.999)
@@ -125,14 +133,22 @@ class TrainConfig(SourceFlag):
     """Bins of a two-hot critic."""
     threads: int = 1
     """CPU threads of an update."""
+    attention_every: int = 100
+    """Updates between two looks at the attention's entropy and largest logit."""
 
     def __post_init__(self) -> None:
         for name in (
             *("updates", "publish_every", "checkpoint_every", "context_length", "batch_size"),
-            *("warmup_updates", "threads", "return_steps"),
+            *("warmup_updates", "threads", "return_steps", "keep_checkpoints", "attention_every"),
         ):
             if getattr(self, name) < 1:
                 raise UsageError(f"{_flag(name)} is {getattr(self, name)}, but must be at least 1.")
+        if self.tokens_per_update is not None and self.tokens_per_update < 1:
+            raise UsageError(
+                f"--tokens-per-update is {self.tokens_per_update}, but must be at least 1."
+            )
+        if self.max_policy_lag is not None and self.max_policy_lag < 0:
+            raise UsageError(f"--max-policy-lag is {self.max_policy_lag}, but must be at least 0.")
         if not self.data:
             raise UsageError("There is nothing to learn from. Give --data DATASET.")
         if self.weight and len(self.weight) != len(self.data):
@@ -183,10 +199,13 @@ class TrainConfig(SourceFlag):
 
 
 def changed_fields(stored: Mapping[str, Any], config: TrainConfig) -> list[str]:
-    """Fields that differ from a run's own and may not; datasets may be added to a run."""
+    """Fields that differ from a run's own and may not; datasets may be added to a run.
+
+    A field that a run of before has no value for is as it is by default.
+    """
     wanted = config.to_json()
-    fixed = set(wanted) - _MAY_CHANGE - {"data", "weight"}
-    return sorted(name for name in fixed if stored.get(name) != wanted[name])
+    fixed = [f for f in fields(config) if f.name not in _MAY_CHANGE | {"data", "weight"}]
+    return sorted(f.name for f in fixed if stored.get(f.name, f.default) != wanted[f.name])
 
 
 def _flag(name: str) -> str:

@@ -198,8 +198,8 @@ class Learner:
     def _noise(self, stage: str, batch: PackedBatch) -> Tensor:
         """`[valid, discounts, size]`: by update, window and step, whoever works on the window."""
         drawn = []
-        for number, rows in enumerate(batch.inputs.lengths):
-            name = f"{self.update_count} {batch.first_window + number}"
+        for number, rows in zip(batch.numbers, batch.inputs.lengths, strict=True):
+            name = f"{self.update_count} {number}"
             rng = random_stream(self._config.seed, stage, name)
             drawn.append(draw_noise(self.policy.codec, (rows, len(self.discounts)), rng))
         return torch.cat(drawn)[batch.valid]

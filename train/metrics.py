@@ -11,6 +11,7 @@ from typing import Any, Self
 from tqdm import tqdm
 
 from retold.schemas.canonical import encode_json
+from retold.train.config import TrainConfig
 
 logger = logging.getLogger(__name__)
 
@@ -20,9 +21,10 @@ _LOG_SECONDS = 30.0
 class MetricsWriter:
     """Appends one line an update. Lines after the checkpoint that a run goes on from are dropped."""
 
-    def __init__(self, run: Path, update: int, updates: int) -> None:
+    def __init__(self, config: TrainConfig, update: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        run, updates = config.run, config.updates
         path = run / "metrics.jsonl"
         _cut(path, update)
         self._file = path.open("ab")

@@ -25,8 +25,8 @@ class PackedBatch:
     """`[valid]`, int64: rows that give a loss."""
     last: Tensor
     """`[valid]`, int64: the last row of each one's sequence."""
-    first_window: int
-    """Number of the first sequence among the windows of its update."""
+    numbers: tuple[int, ...]
+    """Number of each sequence among the windows of its update."""
 
 
 def pack_batch(batch: Batch) -> PackedBatch:
@@ -50,5 +50,5 @@ def pack_batch(batch: Batch) -> PackedBatch:
         terminated=pack(batch.terminated),
         valid=valid,
         last=ends[inputs.sequence[valid]],
-        first_window=batch.first_window,
+        numbers=batch.numbers,
     )

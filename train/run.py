@@ -24,6 +24,12 @@ def open_run(config: TrainConfig) -> None:
             stored = json.loads(path.read_bytes())
         except ValueError as error:
             raise RunError(f"{path}: this is no configuration. Name another run.") from error
+        if "encoder" not in stored:
+            raise RunError(
+                f"{path}: the run was made before policy_version 2, by a plain Transformer of "
+                f"which training cannot go on. Its policies act and are evaluated as before; to "
+                f"learn on, name another run with the same --data."
+            )
         if changed := changed_fields(stored, config):
             name = changed[0]
             raise RunError(

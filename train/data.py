@@ -1,0 +1,195 @@
+"""The snapshots that a run draws from, and the batches of its updates."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Self
+
+import numpy as np
+
+from retold.dataset.episode_columns import UNKNOWN, format_id
+from retold.dataset.pins import pin
+from retold.dataset.reader import DatasetReader
+from retold.dataset.sampler import WindowSampler
+from retold.schemas.canonical import sha256_hex
+from retold.schemas.commit import Snapshot
+from retold.schemas.errors import UsageError
+from retold.train.batch import Batch, read_batch
+from retold.train.config import TrainConfig
+from retold.train.parallel import from_first, rank, ranks
+from retold.train.update_windows import UpdateWindows, WindowChooser, windows_of_rank
+
+_MOST_NAMED = 24
+"""Episodes that an error names."""
+
+
+class TrainingData:
+    """Draws windows from snapshots, which stay pinned while they are needed."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        numbers: Mapping[str, int],
+        *,
+        next_draw: int = 0,
+        is_pinned: bool = True,
+    ) -> None:
+        """Open the datasets.
+
+        Args:
+            config: of the run.
+            numbers: commits to draw from; the heads of datasets without one.
+            next_draw: number of the first draw.
+            is_pinned: whether to leave a note in the datasets that they are needed.
+        """
+        self.next_draw = next_draw
+        self._config = config
+        self._is_pinned = is_pinned
+        self._stack = ExitStack()
+        self.reopen(numbers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def reopen(self, numbers: Mapping[str, int]) -> None:
+        """Draw from these commits from now on, and from the heads of datasets without a number."""
+        config = self._config
+        self._stack.close()
+        if ranks() > 1:
+            # One process looks, so that all draw from the same.
+            numbers = from_first(lambda: self._resolve(numbers))
+        self.readers = self._open(numbers, self._stack)
+        self.schema = self.readers[0].schema
+        for reader in self.readers:
+            check_fits(reader, self.readers[0])
+            if self._is_pinned and rank() == 0:
+                name = "train-" + sha256_hex(str(config.run.resolve()).encode())[:16]
+                holder = f"train {config.run.name}"
+                self._stack.enter_context(pin(reader.path, name, holder, reader.snapshot))
+        self._sampler = WindowSampler(
+            self.readers,
+            window_length=config.context_length,
+            seed=config.seed,
+            weights=config.weight or None,
+            threads=config.threads,
+        )
+        self._chooser = WindowChooser(config, self._sampler, len(self.readers))
+        self._windows = self._sampler.make_batch(-(-config.batch_size // ranks()))
+
+    def _open(self, numbers: Mapping[str, int], stack: ExitStack) -> list[DatasetReader]:
+        config = self._config
+        moved = config.moved(*config.data)
+        return [
+            stack.enter_context(
+                DatasetReader.open(
+                    path, snapshot=numbers.get(str(path)), sources=moved, cache=config.cache
+                )
+            )
+            for path in config.data
+        ]
+
+    def _resolve(self, numbers: Mapping[str, int]) -> dict[str, int]:
+        with ExitStack() as stack:
+            readers = self._open(numbers, stack)
+            return {str(reader.path): reader.snapshot.number for reader in readers}
+
+    @property
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """What is drawn from now."""
+        return tuple(reader.snapshot for reader in self.readers)
+
+    def choose(self, update: int) -> UpdateWindows:
+        """The windows of the update after `update` others, for all processes; nothing is read."""
+        return self._chooser.choose(update, self.next_draw, least=ranks())
+
+    def draw(self, update: int, most_goals: int) -> list[Batch]:
+        """The windows of an update that are this process's, as batches whose gradients add up."""
+        self._chosen = chosen = self.choose(update)
+        self.next_draw = chosen.next_draw
+        mine = windows_of_rank(chosen.draw.length, rank(), ranks())
+        most = self._windows.size
+        return [
+            self._read(chosen, mine[first : first + most], most_goals)
+            for first in range(0, len(mine), most)
+        ]
+
+    def _read(
+        self, chosen: UpdateWindows, places: np.ndarray[tuple[int], np.dtype[np.int64]], goals: int
+    ) -> Batch:
+        return read_batch(
+            self._sampler,
+            self._windows.first(len(places)),
+            chosen.draw.take(places),
+            places.tolist(),
+            most_goals=goals,
+            burn_in=self._config.burn_in_steps,
+        )
+
+    def facts(self, update: int) -> dict[str, float]:
+        """What is known of the episodes that were drawn last, after `update` updates."""
+        draw = self._chosen.draw
+        places = list(zip(draw.dataset.tolist(), draw.row.tolist(), strict=True))
+        columns = [(self._sampler.columns(dataset), row) for dataset, row in places]
+        returns = [float(column.episode_return[row]) for column, row in columns]
+        updates = [int(column.policy_update[row]) for column, row in columns]
+        facts = {"episode_return": float(np.mean(returns)), "tokens": float(draw.length.sum())}
+        known = [made_by for made_by in updates if made_by != UNKNOWN]
+        if known:
+            # Updates between the episodes' snapshots and their use: 0 for the newest policy's.
+            facts["policy_lag"] = update - float(np.mean(known))
+        if self._config.max_policy_lag is not None:
+            facts["old_windows"] = float(self._chosen.skipped)
+        return facts
+
+    def explain_not_finite(self) -> str:
+        """Whose fault a loss that is not finite may be, by the last update's episodes; what to do."""
+        if bad := self._find_not_finite():
+            return (
+                f"Values that are not finite are stored in {_list_some(bad)}. Leave these "
+                f"episodes out with `retold filter`, and train a new run on what is left."
+            )
+        names = [self._name(place) for place in range(len(self._chosen.draw))]
+        return (
+            f"All that is stored is finite; the update's episodes are "
+            f"{_list_some(list(dict.fromkeys(names)))}. Begin a new run with a --learning-rate "
+            f"below {self._config.learning_rate:g}; the last checkpoint and policy are sound."
+        )
+
+    def _find_not_finite(self) -> list[str]:
+        """Episodes of which a window holds NaN or an infinity, and in which field."""
+        draw, found = self._chosen.draw, []
+        for place in range(len(draw)):
+            windows = self._sampler.fill(self._windows.first(1), draw.take(slice(place, place + 1)))
+            rows = {**windows.observation, **windows.previous_action}
+            rows["reward"] = windows.previous_reward
+            bad = [
+                name
+                for name, values in rows.items()
+                if values.dtype.kind == "f" and not np.isfinite(values).all()
+            ]
+            if bad:
+                found.append(f"{self._name(place)} ({', '.join(bad)})")
+        return list(dict.fromkeys(found))
+
+    def _name(self, place: int) -> str:
+        dataset, row = int(self._chosen.draw.dataset[place]), int(self._chosen.draw.row[place])
+        episode = format_id(self._sampler.columns(dataset).episode_id[row])
+        return f"{episode} of {self.readers[dataset].path}"
+
+
+def _list_some(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def check_fits(reader: DatasetReader, first: DatasetReader) -> None:
+    """Refuse to mix datasets whose spaces or goals differ."""
+    one, other = first.schema, reader.schema
+    if not one.covers(other):
+        raise UsageError(
+            f"{reader.path}: it holds {other.tasks[0].name}, whose spaces or goals differ from "
+            f"those of {first.path} ({one.tasks[0].name}), or whose instructions are longer. Name "
+            f"the dataset with the longest instructions first, or train in two runs."
+        )
