@@ -179,7 +179,11 @@ def test_batches_read_at_once_equal_those_of_single_windows(
         for number in range(6):
             one = make_batch(sampler.draw(number, 8), **settings)
             other = read_batch(
-                sampler, windows, sampler.choose(number, windows.size), range(windows.size), **settings
+                sampler,
+                windows,
+                sampler.choose(number, windows.size),
+                range(windows.size),
+                **settings,
             )
             for name in ("action", "reward", "terminated", "is_valid"):
                 assert_same(getattr(one, name), getattr(other, name))

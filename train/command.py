@@ -20,7 +20,7 @@ from retold.train.attention_metrics import attention_metrics
 from retold.train.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
 from retold.train.config import TrainConfig
 from retold.train.data import TrainingData, check_fits
-from retold.train.learner import NotFiniteError, Learner
+from retold.train.learner import Learner, NotFiniteError
 from retold.train.memory import keep_freed_memory
 from retold.train.metrics import MetricsWriter
 from retold.train.parallel import from_first, joined_ranks, most_over_ranks, rank, ranks
@@ -129,9 +129,7 @@ def _learn(
     """The updates that are missing; their number and the last one's loss."""
     metrics: dict[str, float] = {}
     with ExitStack() as stack:
-        data = stack.enter_context(
-            TrainingData(config, start.snapshots, next_draw=start.next_draw)
-        )
+        data = stack.enter_context(TrainingData(config, start.snapshots, next_draw=start.next_draw))
         learner = Learner(config, data.schema)
         if start.checkpoint is not None:
             learner.load_state(read_checkpoint(start.checkpoint)[0])
@@ -185,9 +183,7 @@ def _store(
         _keep(config, learner, data, writer)
 
 
-def _keep(
-    config: TrainConfig, learner: Learner, data: TrainingData, writer: MetricsWriter
-) -> None:
+def _keep(config: TrainConfig, learner: Learner, data: TrainingData, writer: MetricsWriter) -> None:
     writer.flush()
     facts = {
         "target": config.updates,

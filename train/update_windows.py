@@ -53,7 +53,9 @@ class WindowChooser:
         while not self._is_enough(windows, tokens, least):
             draw = self._sampler.choose(number, self._config.batch_size)
             is_fresh = self._is_fresh(draw, update, number)
-            places = np.flatnonzero(is_fresh)[: self._missing(draw, is_fresh, windows, tokens, least)]
+            places = np.flatnonzero(is_fresh)[
+                : self._missing(draw, is_fresh, windows, tokens, least)
+            ]
             # Windows behind the last one taken are neither used nor skipped.
             end = int(places[-1]) + 1 if len(places) else len(draw)
             skipped += int((~is_fresh[:end]).sum())
