@@ -82,6 +82,8 @@ def _report(command: Command, result: Any, *, is_json: bool) -> int:
 
 def _write(text: str) -> int:
     """Prints a result; a reader that has gone is no mistake of ours."""
+    if os.environ.get("RANK", "0") != "0":
+        return 0  # under torchrun the first process speaks for all
     try:
         print(text)
         sys.stdout.flush()
@@ -94,7 +96,8 @@ def _write(text: str) -> int:
 def _complain(arguments: Sequence[str], message: str, status: int) -> int:
     is_command = bool(arguments) and arguments[0] in COMMANDS
     prefix = f"retold {arguments[0]}" if is_command else "retold"
-    print(f"{prefix}: {' '.join(message.split())}", file=sys.stderr)
+    if os.environ.get("RANK", "0") == "0":  # under torchrun the first process speaks for all
+        print(f"{prefix}: {' '.join(message.split())}", file=sys.stderr)
     return status
 
 

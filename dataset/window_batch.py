@@ -1,6 +1,6 @@
 """Arrays that a sampler fills with one draw after the other."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,14 +70,19 @@ class WindowBatch:
 
     def first(self, count: int) -> "WindowBatch":
         """The same memory as a batch of the first `count` windows alone."""
-        parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return WindowBatch(
-            **{
-                name: {path: rows[:count] for path, rows in part.items()}
-                if isinstance(part, dict)
-                else part[:count]
-                for name, part in parts.items()
-            }
+        return replace(
+            self,
+            observation={path: rows[:count] for path, rows in self.observation.items()},
+            previous_action={path: rows[:count] for path, rows in self.previous_action.items()},
+            previous_reward=self.previous_reward[:count],
+            previous_reset=self.previous_reset[:count],
+            terminated=self.terminated[:count],
+            truncated=self.truncated[:count],
+            progress=self.progress[:count],
+            dataset=self.dataset[:count],
+            row=self.row[:count],
+            start=self.start[:count],
+            length=self.length[:count],
         )
 
     @property

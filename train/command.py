@@ -16,7 +16,6 @@ from retold.dataset.reader import DatasetReader
 from retold.policy.registry import PolicyRegistry
 from retold.schemas.errors import RunError, UsageError
 from retold.schemas.stop_signals import note_stop_signals
-from retold.train.attention_metrics import attention_metrics
 from retold.train.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
 from retold.train.config import TrainConfig
 from retold.train.data import TrainingData, check_fits
@@ -138,7 +137,7 @@ def _learn(
             writer = stack.enter_context(MetricsWriter(config, start.updates))
         number = most_over_ranks(stopped())
         while learner.update_count < config.updates and not number:
-            metrics = _update(config, learner, data)
+            metrics = _update(learner, data)
             number = most_over_ranks(stopped())
             is_last = learner.update_count == config.updates or bool(number)
             if writer is not None:
@@ -154,16 +153,13 @@ def _learn(
     return learner.update_count - start.updates, metrics.get("loss")
 
 
-def _update(config: TrainConfig, learner: Learner, data: TrainingData) -> dict[str, float]:
+def _update(learner: Learner, data: TrainingData) -> dict[str, float]:
     before = learner.update_count
     batches = data.draw(before, learner.policy.most_goals)
     try:
-        metrics = learner.update(*batches) | data.facts(before)
+        return learner.update(*batches) | data.facts(before)
     except NotFiniteError as error:
         raise RunError(f"{error} {data.explain_not_finite()}") from error
-    if learner.update_count % config.attention_every == 0:
-        metrics |= attention_metrics(learner.policy, batches[0])
-    return metrics
 
 
 def _store(

@@ -15,7 +15,7 @@ Filter = Literal["binary", "exponential", "soft", "none"]
 _MAY_CHANGE = frozenset(
     {
         *("run", "updates", "resume", "follow", "publish_every", "checkpoint_every", "threads"),
-        *("source", "cache", "keep_checkpoints", "attention_every"),
+        *("source", "cache", "keep_checkpoints"),
     }
 )
 """Fields that a resumed run may set anew: none of them changes what an update does."""
@@ -133,13 +133,11 @@ class TrainConfig(SourceFlag):
     """Bins of a two-hot critic."""
     threads: int = 1
     """CPU threads of an update."""
-    attention_every: int = 100
-    """Updates between two looks at the attention's entropy and largest logit."""
 
     def __post_init__(self) -> None:
         for name in (
             *("updates", "publish_every", "checkpoint_every", "context_length", "batch_size"),
-            *("warmup_updates", "threads", "return_steps", "keep_checkpoints", "attention_every"),
+            *("warmup_updates", "threads", "return_steps", "keep_checkpoints"),
         ):
             if getattr(self, name) < 1:
                 raise UsageError(f"{_flag(name)} is {getattr(self, name)}, but must be at least 1.")
