@@ -1,0 +1,128 @@
+"""What this machine's matrix products allow: the update's products alone, at the model's shapes."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from retold.policy.attention import attend, plan_attention
+from retold.train.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Seconds of one update's products and attention, and the machine's best rate."""
+
+    product_seconds: float
+    product_flops: float
+    attention_seconds: float
+    peak_flops_per_second: float
+
+    @property
+    def seconds(self) -> float:
+        """What an update takes at least."""
+        return self.product_seconds + self.attention_seconds
+
+
+def measure_roofline(
+    config: TrainConfig, lengths: tuple[int, ...], inputs: int, actions: int
+) -> Roofline:
+    """Best of some readings of every product of one update.
+
+    Args:
+        config: of the model.
+        lengths: transitions of each sequence.
+        inputs: features that the timestep encoder takes.
+        actions: options of the action.
+    """
+    seconds = flops = 0.0
+    rows, valid = sum(lengths) + len(lengths), sum(lengths)
+    for layers, count in ((_trunk(config, inputs), rows), (_actor(config, actions), valid)):
+        for number, (wide, high) in enumerate(layers):
+            is_first = layers[0][0] == inputs and number == 0
+            seconds += _linear_seconds(count, wide, high, is_first=is_first)
+            flops += (2 if is_first else 3) * 2.0 * count * wide * high
+    for wide, high in _critic(config, actions):
+        seconds += _batched_seconds(config.critics, valid, wide, high)
+        flops += 4 * 2.0 * config.critics * valid * wide * high
+    for wide, high in _actor(config, actions):
+        x, weight = torch.randn(valid, wide), torch.randn(wide, high)
+        seconds += best_seconds(lambda x=x, weight=weight: x @ weight)  # type: ignore[misc]
+        flops += 2.0 * valid * wide * high
+    return Roofline(seconds, flops, _attention_seconds(config, lengths), measure_peak())
+
+
+def measure_peak() -> float:
+    """FLOP/s of the best large product."""
+    side = 2048
+    x, out = torch.randn(side, side), torch.empty(side, side)
+    return 2.0 * side**3 / best_seconds(lambda: torch.mm(x, x, out=out))
+
+
+def best_seconds(work: Callable[[], object], readings: int = 8) -> float:
+    """The least of some readings after one that is left out."""
+    work()
+    found = []
+    for _ in range(readings):
+        started = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - started)
+    return min(found)
+
+
+def _trunk(config: TrainConfig, inputs: int) -> list[tuple[int, int]]:
+    width, hidden = config.model_width, config.architecture.feedforward_units
+    sizes = [inputs, *config.architecture.timestep_units, width]
+    block = [(width, 3 * width), (width, width), (width, hidden), (hidden, width)]
+    return [*itertools.pairwise(sizes), *block * config.layers]
+
+
+def _actor(config: TrainConfig, actions: int) -> list[tuple[int, int]]:
+    hidden = [config.head_width] * config.head_layers
+    sizes = [config.model_width, *hidden, len(config.discounts) * actions]
+    return list(itertools.pairwise(sizes))
+
+
+_critic = _actor
+
+
+def _linear_seconds(rows: int, wide: int, high: int, *, is_first: bool) -> float:
+    """Forward, and back to weights and, but for the first layer, to inputs."""
+    x, weight = torch.randn(rows, wide), torch.randn(high, wide)
+    y, into, back = torch.randn(rows, high), torch.empty(high, wide), torch.empty(rows, wide)
+    parts: Iterator[Callable[[], Tensor]] = iter(
+        (
+            lambda: torch.mm(x, weight.t(), out=y),
+            lambda: torch.mm(y.t(), x, out=into),
+            lambda: torch.mm(y, weight, out=back),
+        )
+    )
+    wanted = list(parts)[: 2 if is_first else 3]
+    return sum(best_seconds(part) for part in wanted)
+
+
+def _batched_seconds(critics: int, rows: int, wide: int, high: int) -> float:
+    """Forward twice, of online and target critics, and back."""
+    x, weight = torch.randn(critics, rows, wide), torch.randn(critics, wide, high)
+    y, into = torch.randn(critics, rows, high), torch.empty(critics, wide, high)
+    forward = best_seconds(lambda: torch.bmm(x, weight, out=y))
+    to_weight = best_seconds(lambda: torch.bmm(x.transpose(1, 2), y, out=into))
+    to_input = best_seconds(lambda: torch.bmm(y, weight.transpose(1, 2), out=x))
+    return 2 * forward + to_weight + to_input
+
+
+def _attention_seconds(config: TrainConfig, lengths: tuple[int, ...]) -> float:
+    """Forward and back of the attention of all layers."""
+    rows = sum(lengths) + len(lengths)
+    shape = (rows, config.heads, config.model_width // config.heads)
+    parts = [torch.randn(shape, requires_grad=True) for _ in range(3)]
+    plan = plan_attention([n + 1 for n in lengths], config.attention_window, parts[0].device)
+    gradient = torch.randn(shape)
+
+    def both() -> None:
+        attend(*parts, plan).backward(gradient)  # type: ignore[no-untyped-call]
+
+    return config.layers * best_seconds(both, 4)
