@@ -159,7 +159,7 @@ def _introduction(reader: DatasetReader, summary: Mapping[str, Any]) -> str:
     told = f", {variants:,} of them retold in hindsight" if variants else ""
     return (
         f"{len(reader):,} episodes{told} and {summary['steps']:,} steps of {names}, in "
-        f"[Retold](https://pypi.org/project/retold/)'s format: Zarr arrays, an append-only log of "
+        f"Retold's format: Zarr arrays, an append-only log of "
         f"commits, and this table of live episodes. It is dataset `{reader.dataset_id}` at commit "
         f"{reader.snapshot.number}."
     )
