@@ -44,7 +44,8 @@ def name_of(value: Any) -> str:
 
 
 def make_batch_of(*windows: Window, first: int = 0) -> Batch:
-    return dataclasses.replace(make_batch(windows, most_goals=0, burn_in=0), first_window=first)
+    batch = make_batch(windows, most_goals=0, burn_in=0)
+    return dataclasses.replace(batch, numbers=tuple(range(first, first + len(windows))))
 
 
 def windows_of(space: Space) -> list[Window]:
