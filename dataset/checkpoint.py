@@ -20,7 +20,7 @@ from retold.dataset.file_table import FILES_SCHEMA, pack_manifests, unpack_manif
 from retold.dataset.files import list_names, make_folder, replace_atomically
 from retold.dataset.paths import DatasetPath, path_inside
 from retold.dataset.shard_files import ShardFiles
-from retold.dataset.table import TABLE_SCHEMA
+from retold.dataset.table import TABLE_SCHEMA, read_table
 from retold.schemas.canonical import is_sealed, require_hex, seal_json, sha256_hex
 from retold.schemas.commit import Commit, ShardEntry, Snapshot
 from retold.schemas.errors import FormatError, RetoldError
@@ -90,7 +90,7 @@ def _read_table(path: DatasetPath, sha256: str, schema: pa.Schema) -> pa.Table:
         content = path.read_bytes()
         if sha256_hex(content) != sha256:
             raise ValueError("its hash differs")
-        return pq.read_table(pa.BufferReader(content), schema=schema)
+        return read_table(content, schema)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise FormatError(
             f"{path}: this checkpoint is damaged ({error}). Delete it; the dataset does without."

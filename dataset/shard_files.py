@@ -7,13 +7,12 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from retold.dataset.files import hash_file, walk_files
 from retold.dataset.paths import DatasetPath, is_plain_path, path_inside
 from retold.dataset.remote_path import RemotePath
-from retold.dataset.table import TABLE_SCHEMA
+from retold.dataset.table import TABLE_SCHEMA, read_table
 from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import ShardEntry
 from retold.schemas.errors import FormatError
@@ -82,7 +81,7 @@ class ShardFiles:
         """The episode table, columns as in `retold.dataset.table.TABLE_SCHEMA`."""
         content = self.read_checked("episodes.parquet")
         try:
-            table = pq.read_table(pa.BufferReader(content), schema=TABLE_SCHEMA)
+            table = read_table(content, TABLE_SCHEMA)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise FormatError(
                 f"{self.path / 'episodes.parquet'}: this is not an episode table. {_RESTORE}."

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from retold.dataset.array_cache import ArrayCache, MappedArray
@@ -15,7 +14,7 @@ from retold.dataset.paths import DatasetPath, refuse_links
 from retold.dataset.remote_array import RemoteArrayReader
 from retold.dataset.remote_path import RemotePath
 from retold.dataset.shard_files import ShardFiles
-from retold.dataset.table import fill_columns
+from retold.dataset.table import read_table
 from retold.dataset.zarr_reader import ArrayReader
 from retold.schemas.commit import ShardEntry
 from retold.schemas.dataset_schema import DatasetSchema
@@ -50,11 +49,7 @@ class ShardReader(ShardFiles):
             return self.table
         content = self.read_checked("episodes.parquet")
         try:
-            file = pq.ParquetFile(pa.BufferReader(content))
-            stored = set(file.schema_arrow.names)
-            names = [name for name in COLUMN_SCHEMA.names if name in stored]
-            table = fill_columns(file.read(names, use_threads=False), COLUMN_SCHEMA)
-            table = table if table.schema == COLUMN_SCHEMA else table.cast(COLUMN_SCHEMA)
+            table = read_table(content, COLUMN_SCHEMA)
         except (pa.ArrowException, OSError, ValueError, KeyError):
             return self.table  # says what is wrong
         return table if len(table) == self.entry.episodes else self.table

@@ -86,7 +86,22 @@ def write_table(path: Path, table: pa.Table) -> None:
     )
 
 
-def fill_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def read_table(content: bytes, schema: pa.Schema) -> pa.Table:
+    """The columns of a schema, from a Parquet file's bytes; null where one came to it later.
+
+    Raises:
+        pa.ArrowException: this is no Parquet file, or it is damaged.
+        ValueError: it lacks a column, or has another type there.
+    """
+    # No threads of Arrow's: one that still holds Python's bytes as the process ends aborts it.
+    file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
+    stored = frozenset(file.schema_arrow.names)
+    names = [name for name in schema.names if name in stored]
+    table = _fill_columns(file.read(names, use_threads=False), schema)
+    return table if table.schema == schema else table.cast(schema)
+
+
+def _fill_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """A table with null in the columns that were added to the format after it was written."""
     for place, field in enumerate(schema):
         if field.name in ADDED_COLUMNS and field.name not in table.schema.names:
