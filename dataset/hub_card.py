@@ -1,27 +1,27 @@
 """The card (`README.md`) of a dataset on the Hub: made from the data, around what people wrote."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from retold.dataset.hub_card_text import (
+    cite,
+    plain,
+    short,
+    show_number,
+    table,
+    table_of_records,
+    write_card,
+)
 from retold.dataset.hub_names import HUB_PROTOCOL
 from retold.dataset.hub_viewer import VIEWER_FOLDER
 from retold.dataset.reader import DatasetReader
 from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
-from retold.schemas.errors import DatasetError
 
-BEGIN = (
-    "<!-- retold: made from the data; every push replaces what stands from here to the end mark -->"
-)
-END = "<!-- retold: end -->"
-_MARKED = re.compile(r"<!-- retold: made from the data.*?-->.*?<!-- retold: end -->", re.DOTALL)
-_FRONT = re.compile(r"\A---\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 _MOST_GOALS = 20
 _MOST_COMMITS = 10
-_LONGEST_CELL = 120
 FIGURE = f"{VIEWER_FOLDER}/coverage.png"
 
 
@@ -35,27 +35,6 @@ class Retelling:
     """Those achieved most first."""
     figure: bytes | None = None
     """The coverage figure, as PNG."""
-
-
-def split_card(card: str, where: str) -> tuple[dict[str, Any], str]:
-    """The metadata at the top of a card, and the text below.
-
-    Raises:
-        DatasetError: the metadata cannot be read.
-    """
-    import yaml
-
-    match = _FRONT.match(card)
-    if match is None:
-        return {}, card
-    try:
-        metadata = yaml.safe_load(match[1])
-    except (yaml.YAMLError, RecursionError) as error:
-        raise DatasetError(
-            f"{where}: the metadata between the `---` of its README.md is not YAML. Mend it there "
-            f"first; nothing was sent."
-        ) from error
-    return (metadata if isinstance(metadata, dict) else {}), card[match.end() :]
 
 
 def make_card(
@@ -77,37 +56,11 @@ def make_card(
         license: an identifier of the Hub's, such as `cc-by-4.0`.
         existing: the card that is there; what people wrote in it is kept.
     """
-    known, text = split_card(existing, f"{HUB_PROTOCOL}://{repository}")
-    generated = "\n\n".join(
-        [BEGIN, *_sections(repository, reader, summary, retelling, license), END]
-    )
-    if _MARKED.search(text):
-        text = _MARKED.sub(lambda _: generated, text, count=1)
-    else:
-        title = repository.partition("/")[2]
-        heading = "" if re.search(r"^# ", text, re.MULTILINE) else f"# {title}\n\n"
-        text = f"{heading}{text.strip()}\n\n{generated}\n".lstrip()
-    return f"---\n{_front_matter(known, reader, license)}---\n\n{text.strip()}\n"
-
-
-def read_license(existing: str, where: str) -> str | None:
-    """The licence that a card names."""
-    found = split_card(existing, where)[0].get("license")
-    return found if isinstance(found, str) and found else None
-
-
-def _front_matter(known: Mapping[str, Any], reader: DatasetReader, license: str) -> str:
-    """The metadata: what is ours is made anew, the rest stays."""
-    import yaml
-
     names = [task.name for task in reader.schema.tasks]
-    ours = ["reinforcement-learning", "retold", "trajectories", *dict.fromkeys(names)]
-    theirs = known.get("tags") if isinstance(known.get("tags"), list) else []
     metadata = {
-        **known,
         "license": license,
-        "task_categories": known.get("task_categories", ["reinforcement-learning"]),
-        "tags": list(dict.fromkeys([*(theirs or []), *ours])),
+        "task_categories": ["reinforcement-learning"],
+        "tags": ["reinforcement-learning", "retold", "trajectories", *dict.fromkeys(names)],
         "size_categories": [_size_category(len(reader))],
         "configs": [
             {
@@ -117,7 +70,8 @@ def _front_matter(known: Mapping[str, Any], reader: DatasetReader, license: str)
             }
         ],
     }
-    return str(yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True, width=1000))
+    sections = _sections(repository, reader, summary, retelling, license)
+    return write_card(repository, existing, metadata, sections, kept=("task_categories",))
 
 
 def _size_category(rows: int) -> str:
@@ -149,12 +103,14 @@ def _sections(
     if retold:
         yield "## Relabelling\n\n" + retold
     yield "## Lineage\n\n" + _describe_lineage(summary)
-    yield f"## Licence\n\n`{_plain(license)}`"
-    yield "## Citation\n\n" + _citation(repository, summary)
+    yield f"## Licence\n\n`{plain(license)}`"
+    title = f"dataset {summary['dataset_id']} at commit {summary['snapshot']['number']}"
+    year = str(summary["commits"][-1]["time"])[:4] if summary["commits"] else ""
+    yield "## Citation\n\n" + cite(repository, "datasets/", title, year)
 
 
 def _introduction(reader: DatasetReader, summary: Mapping[str, Any]) -> str:
-    names = ", ".join(f"`{_plain(task.name)}`" for task in reader.schema.tasks)
+    names = ", ".join(f"`{plain(task.name)}`" for task in reader.schema.tasks)
     variants = summary["variants"]
     told = f", {variants:,} of them retold in hindsight" if variants else ""
     return (
@@ -202,21 +158,21 @@ print(episodes[0])
 def _describe_task(task: TaskDescription) -> str:
     rows = [(name, json.dumps(value)) for name, value in task.kwargs.items()]
     facts = (
-        f"`{_plain(task.name)}`, code version `{_plain(task.code_version)}`: at most "
+        f"`{plain(task.name)}`, code version `{plain(task.code_version)}`: at most "
         f"{task.horizon:,} steps, a limit that is a {task.limit_is}."
     )
-    return facts + ("\n\n" + _table(("argument", "value"), rows) if rows else "")
+    return facts + ("\n\n" + table(("argument", "value"), rows) if rows else "")
 
 
 def _describe_spaces(schema: DatasetSchema) -> str:
     rows = [
-        (name, _short(str(space)))
+        (name, short(str(space)))
         for name, space in (
             ("observation", schema.observation_space),
             ("action", schema.action_space),
         )
     ]
-    return _table(("space", "definition"), rows)
+    return table(("space", "definition"), rows)
 
 
 def _describe_goals(schema: DatasetSchema, retelling: Retelling) -> str:
@@ -229,15 +185,15 @@ def _describe_goals(schema: DatasetSchema, retelling: Retelling) -> str:
             for family in task.vocabulary.families
         ]
         parts.append(
-            f"{task.vocabulary.size:,} goals of `{_plain(task.name)}`; an instruction is an ordered "
+            f"{task.vocabulary.size:,} goals of `{plain(task.name)}`; an instruction is an ordered "
             f"list of at most {task.max_instruction_length}.\n\n"
-            + _table(("kind", "goals", "words"), families)
+            + table(("kind", "goals", "words"), families)
         )
     if retelling.goals:
         shown = retelling.goals[:_MOST_GOALS]
         more = len(retelling.goals) - len(shown)
         note = f"\n\n{more:,} more goals are left out." if more else ""
-        parts.append(_records(shown) + note)
+        parts.append(table_of_records(shown) + note)
     return "\n\n".join(parts)
 
 
@@ -252,26 +208,26 @@ def _describe_fields(summary: Mapping[str, Any]) -> str:
             field["dtype"],
             "×".join(map(str, field["shape"] or ())),
             field["bytes"],
-            _number(field["bytes_per_step"]),
+            show_number(field["bytes_per_step"]),
         )
         for field in summary["fields"]
     ]
-    return _table(("field", "type", "shape", "bytes", "bytes a step"), rows)
+    return table(("field", "type", "shape", "bytes", "bytes a step"), rows)
 
 
 def _describe_statistics(summary: Mapping[str, Any]) -> str:
     counts = [
-        (name.replace("_", " "), _number(summary[name]))
+        (name.replace("_", " "), show_number(summary[name]))
         for name in ("episodes", "variants", "steps", "shards", "bytes", "success")
         if summary[name] is not None
     ]
     spreads = [
-        (name, *(_number(summary[key][column]) for column in _SPREAD))
+        (name, *(show_number(summary[key][column]) for column in _SPREAD))
         for key, name in (("length", "length"), ("episode_return", "return"))
         if summary[key]
     ]
-    table = _table(("", "whole dataset"), counts)
-    return table + "\n\n" + _table(("per episode", *_SPREAD), spreads)
+    counted = table(("", "whole dataset"), counts)
+    return counted + "\n\n" + table(("per episode", *_SPREAD), spreads)
 
 
 _SPREAD = ("mean", "minimum", "median", "maximum")
@@ -281,9 +237,9 @@ def _describe_retelling(reader: DatasetReader, retelling: Retelling) -> str:
     used = Counter(name for name in reader.table["strategy"].to_pylist() if name is not None)
     if not used and len(retelling.tellings) < 2:
         return ""
-    parts = [_table(("strategy", "variants"), used.most_common())] if used else []
+    parts = [table(("strategy", "variants"), used.most_common())] if used else []
     if retelling.tellings:
-        parts.append(_records(retelling.tellings))
+        parts.append(table_of_records(retelling.tellings))
     if retelling.figure is not None:
         parts.append(f"![What relabelling adds: goals, reward density, returns]({FIGURE})")
     return "\n\n".join(parts)
@@ -303,55 +259,7 @@ def _describe_lineage(summary: Mapping[str, Any]) -> str:
         (commit["number"], commit["time"], commit["operation"], commit["episodes"])
         for commit in summary["commits"][: -_MOST_COMMITS - 1 : -1]
     ]
-    made = _table(("commit", "time", "operation", "episodes added"), commits)
+    made = table(("commit", "time", "operation", "episodes added"), commits)
     if not ancestors:
         return made
-    return _table(("made from dataset", "as", "commit", "which had"), ancestors) + "\n\n" + made
-
-
-def _citation(repository: str, summary: Mapping[str, Any]) -> str:
-    owner, _, name = repository.partition("/")
-    key = re.sub(r"[^a-z0-9]", "", f"{owner}{name}".lower())
-    year = str(summary["commits"][-1]["time"])[:4] if summary["commits"] else ""
-    return f"""```bibtex
-@misc{{{key},
-  author = {{{owner}}},
-  title = {{{name}: dataset {summary["dataset_id"]} at commit {summary["snapshot"]["number"]}}},
-  year = {{{_plain(year)}}},
-  howpublished = {{\\url{{https://huggingface.co/datasets/{repository}}}}}
-}}
-```"""
-
-
-def _records(records: Sequence[Mapping[str, Any]]) -> str:
-    header = list(records[0])
-    rows = [[_number(record[name]) for name in header] for record in records]
-    return _table([name.replace("_", " ") for name in header], rows)
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(_cell(value) for value in line)} |" for line in lines)
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return value
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}".rstrip("0").rstrip(".")
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    text = str(_number(value))
-    return _plain(_short(text)) if not text.startswith("`") else text
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST_CELL else f"{text[: _LONGEST_CELL - 1]}…"
-
-
-def _plain(text: str) -> str:
-    """A text from the data, in which nothing means anything to Markdown or HTML."""
-    text = " ".join(text.split()).replace("`", "'").replace("|", "\\|")
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return table(("made from dataset", "as", "commit", "which had"), ancestors) + "\n\n" + made

@@ -64,15 +64,21 @@ def source_files(reader: DatasetReader) -> dict[str, Upload]:
 
 
 def find_changes(
-    wanted: Mapping[str, Upload], present: Mapping[str, HubFile]
+    wanted: Mapping[str, Upload], present: Mapping[str, HubFile], managed: tuple[str, ...]
 ) -> tuple[dict[str, Upload], list[str]]:
-    """What must be sent, and what must go, for a repository to hold the wanted files."""
+    """What must be sent, and what must go, for a repository to hold the wanted files.
+
+    Args:
+        wanted: files by path.
+        present: what the repository holds.
+        managed: beginnings of the paths that are a push's own: those that are not wanted go.
+    """
     changed = {}
     for path, upload in wanted.items():
         there = present.get(path)
         if there is None or not there.holds(upload.size, upload.sha256, upload.read):
             changed[path] = upload
-    gone = [path for path in present if path.startswith(MANAGED) and path not in wanted]
+    gone = [path for path in present if path.startswith(managed) and path not in wanted]
     return changed, sorted(gone)
 
 

@@ -1,13 +1,14 @@
 """What must not get onto the Hub: tokens, and the names of people's home folders."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
 from retold.dataset.hub_client import Upload
+from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
 from retold.schemas.errors import DatasetError
 
@@ -34,41 +35,46 @@ class Leak:
     """The home folder, or the beginning of the token."""
 
 
-def refuse_leaks(files: Mapping[str, Upload], reader: DatasetReader, *, allow_paths: bool) -> None:
-    """Refuse to push cards and metadata that hold a token or the name of a home folder.
-
-    Args:
-        files: all that would be in the repository.
-        reader: of the snapshot, for the texts of its episodes.
-        allow_paths: let home folders pass; tokens never do.
-
-    Raises:
-        DatasetError: something was found.
-    """
-    leaks = [*_scan_files(files), *_scan_tables(reader)]
-    tokens = [leak for leak in leaks if leak.kind == "token"]
-    if tokens:
-        raise DatasetError(
-            f"{reader.path}: {tokens[0].path} holds what looks like a secret ({tokens[0].shown}…), "
-            f"which everybody would see. Nothing was sent. Revoke it, and make the dataset or card "
-            f"anew without it."
-        )
-    homes = [leak for leak in leaks if leak.kind == "home"]
-    if homes and not allow_paths:
-        raise DatasetError(
-            f"{reader.path}: {homes[0].path} names the folder {homes[0].shown} ({len(homes)} files "
-            f"do), which everybody would see. Nothing was sent. Push a copy with a log of its own "
-            f"with --materialize, or let it be seen with --allow-paths."
-        )
-
-
-def _scan_files(files: Mapping[str, Upload]) -> Iterator[Leak]:
+def scan_files(files: Mapping[str, Upload]) -> Iterator[Leak]:
+    """What the texts among the files give away."""
     for path, upload in files.items():
         if path.endswith((".json", ".md", "LATEST")):
             yield from find_leaks(path, upload.read())
 
 
-def _scan_tables(reader: DatasetReader) -> Iterator[Leak]:
+def refuse_leaks(
+    where: DatasetPath, leaks: Iterable[Leak], *, allow_paths: bool, instead: str
+) -> None:
+    """Refuse to push cards and metadata that hold a token or the name of a home folder.
+
+    Args:
+        where: what is pushed, for messages.
+        leaks: of all that would be in the repository.
+        allow_paths: let home folders pass; tokens never do.
+        instead: what else can be done about a home folder, as the beginning of a sentence.
+
+    Raises:
+        DatasetError: something was found.
+    """
+    found = tuple(leaks)
+    tokens = [leak for leak in found if leak.kind == "token"]
+    if tokens:
+        raise DatasetError(
+            f"{where}: {tokens[0].path} holds what looks like a secret ({tokens[0].shown}…), "
+            f"which everybody would see. Nothing was sent. Revoke it, and make what holds it anew "
+            f"without it."
+        )
+    homes = [leak for leak in found if leak.kind == "home"]
+    if homes and not allow_paths:
+        raise DatasetError(
+            f"{where}: {homes[0].path} names the folder {homes[0].shown} ({len(homes)} files "
+            f"do), which everybody would see. Nothing was sent. {instead}, or let it be seen with "
+            f"--allow-paths."
+        )
+
+
+def scan_tables(reader: DatasetReader) -> Iterator[Leak]:
+    """What the texts of an episode table give away."""
     for field in reader.table.schema:
         if pa.types.is_string(field.type):
             texts = reader.table[field.name].unique().drop_null().to_pylist()
