@@ -280,15 +280,18 @@ class HubRepository:
             if url is not None and not url.startswith(f"{self._endpoint}/"):
                 raise DatasetError(f"{self.name}: its listing goes on elsewhere, at {url[:80]}.")
 
-    @cached_property
+    @property
     def _api(self) -> Any:
-        hub = import_hub()
-        open_session()
-        return hub.HfApi(library_name="retold")
+        open_session()  # anew each time: the client closes its session where a connection is refused
+        return self._client
+
+    @cached_property
+    def _client(self) -> Any:
+        return import_hub().HfApi(library_name="retold")
 
     @property
     def _endpoint(self) -> str:
-        return str(self._api.endpoint)
+        return str(self._client.endpoint)
 
 
 def refuse_moving(name: HubName, tag: str, commit: str | None) -> DatasetError:

@@ -20,7 +20,7 @@ def running_hub() -> Iterator[Hub]:
 def hub(running_hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     """An empty Hub, a login, and nothing cached. Nobody waits before asking again."""
     server = running_hub
-    from huggingface_hub import constants
+    from huggingface_hub import close_session, constants
     from huggingface_hub.utils import _http
 
     server.repositories.clear()
@@ -41,9 +41,11 @@ def hub(running_hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=lambda seconds: None))
     monkeypatch.setattr(hub_client, "WAITS_SECONDS", (0.0, 0.0, 0.0))
+    close_session()  # its timeout is that of the test which opened it
     forget_revisions()
     yield server
     server.heal()
+    close_session()
     forget_revisions()
 
 

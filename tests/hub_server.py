@@ -129,6 +129,7 @@ def run_hub() -> Iterator[Hub]:
 class _Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a head and its body are two packets: the second would wait
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
