@@ -5,7 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hub_server import TOKEN, Hub, run_hub
+from hub_server import run_hub
+from hub_state import TOKEN, Hub
 
 from retold.dataset import hub_client, hub_filesystem
 

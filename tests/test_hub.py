@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import RunRetold
 from hub_fixtures import forget_revisions
-from hub_server import TOKEN, Hub
+from hub_state import TOKEN, Hub
 from numpy.testing import assert_array_equal
 
 from retold.cli.pull import pull

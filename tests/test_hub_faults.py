@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hub_server import Hub
+from hub_state import Hub
 from test_hub import NAME, collect_maze, get, send, tree
 
 from retold.dataset import hub_client, hub_pull
