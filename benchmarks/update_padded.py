@@ -38,7 +38,7 @@ class PaddedUpdate:
         torch.nn.utils.clip_grad_norm_(policy.parameters(), self._config.gradient_clip)
         self._optimiser.step()
         with torch.no_grad():
-            pairs = (self._learner.target_heads.parameters(), policy.heads.parameters())
+            pairs = (self._learner.objective.target_heads.parameters(), policy.heads.parameters())
             for slow, fast in zip(*pairs, strict=True):
                 slow.lerp_(fast, self._config.target_rate)
         return float(loss.detach())
@@ -54,11 +54,11 @@ class PaddedUpdate:
             encoder.take_moments(torch.cat([rows.sum(0), rows.square().sum(0), count]))
 
     def _loss(self, features: Tensor, batch: Batch) -> Tensor:
-        config, popart = self._config, self._learner.popart
+        config, popart = self._config, self._learner.objective.popart
         heads = cast(Heads, self._learner.policy.heads)
-        target_heads = cast(Heads, self._learner.target_heads)
+        target_heads = cast(Heads, self._learner.objective.target_heads)
         now, after = features[:, :-1], features[:, 1:].detach()
-        discounts = self._learner.discounts
+        discounts = self._learner.objective.discounts
         with torch.no_grad():
             drawn = torch.rand(len(discounts), config.critics).argsort(1)[:, :_TARGET_CRITICS]
             values = popart.denormalise(target_heads.values(after))

@@ -69,8 +69,9 @@ class CommandLine:
 
 @functools.cache
 def config_fields(config_class: type) -> tuple[ConfigField, ...]:
-    """The fields of a configuration dataclass, in order, with their docstrings."""
+    """The fields of a configuration dataclass, its own before inherited ones, with their docstrings."""
     kinds = typing.get_type_hints(config_class)
+    own = inspect.get_annotations(config_class)
     help_texts = _field_docstrings(config_class)
     return tuple(
         ConfigField(
@@ -79,7 +80,7 @@ def config_fields(config_class: type) -> tuple[ConfigField, ...]:
             help=help_texts.get(field.name, ""),
             default=_field_default(field),
         )
-        for field in dataclasses.fields(config_class)
+        for field in sorted(dataclasses.fields(config_class), key=lambda f: f.name not in own)
         if field.init
     )
 

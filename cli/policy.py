@@ -27,10 +27,14 @@ class PolicyPage:
     policy_id: str
     update: int
     """Trainer updates behind the weights."""
+    objective: str
+    """What was learned."""
+    target_return: float | None
+    """Return that a `dt` policy asks for unless told otherwise."""
     task: str
     spaces: Mapping[str, str]
     discounts: tuple[float, ...]
-    acting_discount: float
+    acting_discount: float | None
     goals: int
     """Of the vocabulary."""
     most_goals: int
@@ -43,7 +47,10 @@ class PolicyPage:
 
     def describe(self) -> str:
         """Facts, parameters, architecture."""
-        names = ("path", "policy_id", "update", "task", "discounts", "acting_discount")
+        names = ["path", "policy_id", "update", "objective"]
+        names += ["target_return"] if self.target_return is not None else []
+        names += ["task"]
+        names += ["discounts", "acting_discount"] if self.discounts else []
         facts: dict[str, Any] = {name: getattr(self, name) for name in names}
         facts |= self.spaces
         if self.goals:
@@ -82,6 +89,8 @@ def show_policy(config: PolicyConfig) -> PolicyPage:
         path=str(path),
         policy_id=description.policy_id,
         update=description.update,
+        objective=policy.architecture.objective,
+        target_return=float(policy.target_return) if policy.architecture.sees_return else None,
         task=f"{task.name} {dict(task.kwargs)}",
         spaces={name: str(space) for name, space in spaces.items()},
         discounts=description.discounts,

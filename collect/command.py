@@ -57,6 +57,8 @@ class CollectConfig:
     """Seed of the run: names its worlds and its random actions."""
     task_args: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the task, as a JSON object."""
+    target_return: float | None = None
+    """Return that a policy of objective dt is asked for; none means what it keeps from its data."""
     epsilon: float | None = None
     """Chance of a random action, in [0, 1]; none means what the task declares for policies, or 0."""
     flush_seconds: float = 60.0
@@ -99,6 +101,8 @@ class CollectConfig:
             raise UsageError(
                 "--epsilon and --exploration bilevel are two ways to explore. Give one."
             )
+        if self.target_return is not None and self.policy == "random":
+            raise UsageError("--target-return is asked of a policy. Give --policy.")
         if self.timeout_seconds <= 0:
             raise UsageError(f"--timeout-seconds is {self.timeout_seconds}, but must be above 0.")
         if self.follow and self.scheduler is not None:
@@ -147,7 +151,9 @@ def collect(config: CollectConfig) -> CollectResult:
         "policy": policy.identity,
         "exploration": exploration.to_json(),
     }
-    _check_policy(policy.newest(), schema)  # before anything is made
+    if config.target_return is not None:
+        identity["target_return"] = config.target_return
+    _check_policy(config, policy.newest(), schema)  # before anything is made
     log = CommitLog.create(config.dataset)
     _check_schema(log, schema)
     committed = find_committed(log, identity)  # refuses other settings before anything is played
@@ -164,6 +170,7 @@ def collect(config: CollectConfig) -> CollectResult:
         policy=config.policy,
         run_seed=config.seed,
         exploration=exploration,
+        target_return=config.target_return,
     )
     recorder = Recorder(
         DatasetWriter(log, schema, flush_seconds=config.flush_seconds),
@@ -315,12 +322,17 @@ def _check_schema(log: CommitLog, schema: DatasetSchema) -> None:
         )
 
 
-def _check_policy(snapshot: Path | None, schema: DatasetSchema) -> None:
+def _check_policy(config: CollectConfig, snapshot: Path | None, schema: DatasetSchema) -> None:
+    from retold.policy.acting import check_target_return
     from retold.policy.snapshot import read_description
 
     if snapshot is None:
         return
-    known = read_description(snapshot).schema
+    description = read_description(snapshot)
+    if config.target_return is not None:
+        objective = description.architecture.get("objective", "actor-critic")
+        check_target_return(objective, config.target_return)
+    known = description.schema
     if not known.covers(schema):
         raise UsageError(
             f"{snapshot}: the policy was made for {known.tasks[0].name} "

@@ -38,6 +38,8 @@ class PlaySetup:
     """As `--policy` takes it."""
     run_seed: int
     exploration: ExplorationSchedule
+    target_return: float | None = None
+    """Of a `dt` policy; None: what it keeps."""
 
 
 def play_here(
@@ -70,10 +72,9 @@ def play_here(
     choice = ActionChoice(
         run_seed=setup.run_seed, stage="collect", is_greedy=False, exploration=setup.exploration
     )
-    newest = resolve_policy(setup.policy).newest
     try:
         yield from roll_out_or_drop(
-            made, setup.schema, assignments, choice, _newest_actor(newest, environments), replace
+            made, setup.schema, assignments, choice, _newest_actor(setup, environments), replace
         )
     finally:
         for environment in made:
@@ -114,8 +115,9 @@ def _close(environment: gymnasium.Env[Any, Any]) -> None:
         environment.close()
 
 
-def _newest_actor(newest: Callable[[], Path | None], slots: int) -> Callable[[], Actor]:
+def _newest_actor(setup: PlaySetup, slots: int) -> Callable[[], Actor]:
     """Loads a policy when the registry names a new one; asked between episodes."""
+    newest = resolve_policy(setup.policy).newest
     current: Actor = RandomActor()
     loaded: Path | None = None
 
@@ -124,7 +126,13 @@ def _newest_actor(newest: Callable[[], Path | None], slots: int) -> Callable[[],
         path = newest()
         if path is not None and path != loaded:
             policy, description = load_snapshot(path)
-            current = PolicyActor(policy, slots, description.policy_id, description.update)
+            current = PolicyActor(
+                policy,
+                slots,
+                description.policy_id,
+                description.update,
+                target_return=setup.target_return,
+            )
             loaded = path
         return current
 

@@ -36,11 +36,12 @@ def find_committed(log: CommitLog, identity: Mapping[str, Any]) -> set[int]:
         known = commit.details["identity"]
         if known["run_seed"] != identity["run_seed"]:
             continue
-        for name, value in identity.items():
-            if known[name] != value:
+        for name in (*identity, *sorted(known.keys() - identity.keys())):
+            before, now = known.get(name), identity.get(name)
+            if before != now:
                 raise DatasetError(
                     f"{log.path}: seed {identity['run_seed']} was collected with {name} "
-                    f"{known[name]!r}, but now it is {value!r}. Give another --seed, or another "
+                    f"{before!r}, but now it is {now!r}. Give another --seed, or another "
                     f"dataset."
                 )
         committed.update(commit.details["episodes"])

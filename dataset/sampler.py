@@ -125,6 +125,14 @@ class WindowSampler:
                 filler.fill(batch, members)
         return batch
 
+    def rewards_before(self, draw: Draw) -> NDArray[np.float64]:
+        """`[windows]`: the sum of each episode's rewards before its window; 0 at an episode's start."""
+        sums = np.zeros(len(draw), np.float64)
+        for place in np.flatnonzero(draw.start).tolist():
+            filler = self._fillers[int(draw.dataset[place])]
+            sums[place] = filler.sum_rewards(int(draw.row[place]), int(draw.start[place]))
+        return sums
+
     def draw(self, number: int, batch_size: int) -> list[Window]:
         """The windows of draw `number` one by one: slower than `sample_into`, the same content."""
         draw = self.choose(number, batch_size)

@@ -66,6 +66,16 @@ class WindowFiller:
             if self._has_goals:
                 self._set_goals(store, batch, windows)
 
+    def sum_rewards(self, row: int, stop: int) -> float:
+        """The sum of an episode's rewards before transition `stop`, stored or derived."""
+        if self._columns.goal_row[row] != UNKNOWN:
+            return float(self._reader.read_goal_reward(row, 0, stop).sum(dtype=np.float64))
+        if self._is_variant[row]:
+            return float((self._columns.completed.of(row) < stop).sum())
+        rows = self._first_row[row] + np.arange(stop)
+        store = self._stores[0]
+        return float(store.gather("reward", rows[None], rows[:1], rows[-1:]).sum(dtype=np.float64))
+
     def _set_goals(self, store: StepStore, batch: WindowBatch, windows: "_Windows") -> None:
         """Desired goals and stored rewards of variants that have a goal of their own."""
         rows = batch.row[windows.members]

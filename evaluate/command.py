@@ -35,6 +35,8 @@ class EvaluateConfig:
     """Take the likeliest action, or draw one."""
     environments: int = 16
     """Episodes in flight at once."""
+    target_return: float | None = None
+    """Return that a policy of objective dt is asked for; none means what it keeps from its data."""
 
     def __post_init__(self) -> None:
         for name in ("episodes", "environments"):
@@ -89,9 +91,17 @@ def evaluate(config: EvaluateConfig) -> EvaluateResult:
     slots = min(config.environments, config.episodes)
     actor: Actor = RandomActor()
     known: DatasetSchema | None = None
+    if path is None and config.target_return is not None:
+        raise UsageError("Random actions ask for no return. Leave --target-return out.")
     if path is not None:
         policy, description = load_snapshot(path)
-        actor = PolicyActor(policy, slots, description.policy_id, description.update)
+        actor = PolicyActor(
+            policy,
+            slots,
+            description.policy_id,
+            description.update,
+            target_return=config.target_return,
+        )
         known = description.schema
     schema = _choose_task(config, known)
     task = schema.tasks[0]

@@ -12,6 +12,7 @@ from retold.policy.inputs import PolicyInputs, encode_instruction
 from retold.policy.linear import fold_linears
 from retold.policy.network import Policy
 from retold.schemas.episode import Leaves
+from retold.schemas.errors import UsageError
 from retold.schemas.spaces import Leaf
 
 
@@ -64,7 +65,30 @@ class PolicyActor:
 
     forgets = False
 
-    def __init__(self, policy: Policy, slots: int, policy_id: str, update: int | None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        slots: int,
+        policy_id: str,
+        update: int | None,
+        *,
+        target_return: float | None = None,
+    ) -> None:
+        """Make an actor that has seen nothing yet.
+
+        Args:
+            policy: what acts.
+            slots: episodes in flight.
+            policy_id: of its snapshot.
+            update: trainer updates behind it.
+            target_return: return to ask a `dt` policy for in every episode; None: what the policy
+                keeps, but no more than the instruction has goals, each of which earns one.
+
+        Raises:
+            UsageError: there is a target, but the policy asks for none.
+        """
+        if target_return is not None:
+            check_target_return(policy.architecture.objective, target_return)
         self.policy_id = policy_id
         self.update = update
         # Weights of a learned norm are worked out once, not at every step.
@@ -81,6 +105,9 @@ class PolicyActor:
         self._reset = np.zeros(slots, np.bool_)
         self._step = np.zeros(slots, np.int64)
         self._progress = np.zeros(slots, np.int64)
+        self._sees_return = policy.architecture.sees_return
+        self._wanted = target_return
+        self._return_to_go = np.zeros(slots, np.float32)
         self._all = list(range(slots))
 
     def begin(self, slot: int, instruction: tuple[int, ...]) -> None:
@@ -92,11 +119,12 @@ class PolicyActor:
         self._step[slot] = 0
         self._reward[slot] = 0.0
         self._reset[slot] = False
+        self._return_to_go[slot] = self._target(instruction)
 
     def act(
         self, slots: Sequence[int], observations: Sequence[Leaves], progress: Sequence[int]
     ) -> NDArray[np.float64]:
-        """`[slots, outputs]`: what `draw_action` needs, of the acting discount's actor."""
+        """`[slots, outputs]`: what `draw_action` needs, of the actor that acts."""
         for slot, observation, reached in zip(slots, observations, progress, strict=True):
             self._progress[slot] = reached
             for path, value in observation.items():
@@ -117,7 +145,17 @@ class PolicyActor:
             self._arrays[path][slot] = value
         self._reward[slot] = reward
         self._reset[slot] = reset
+        self._return_to_go[slot] -= reward
         self._step[slot] += 1
+
+    def _target(self, instruction: tuple[int, ...]) -> float:
+        """The return that an episode is asked for."""
+        if not self._sees_return:
+            return 0.0
+        if self._wanted is not None:
+            return self._wanted
+        kept = float(self._policy.target_return)
+        return min(kept, len(instruction)) if instruction else kept
 
     def _inputs(self, rows: list[int] | slice) -> PolicyInputs:
         schema = self._policy.schema
@@ -135,6 +173,16 @@ class PolicyActor:
             step=step,
             instruction=torch.from_numpy(self._arrays[""][rows]),
             progress=column(self._progress),
+            return_to_go=column(self._return_to_go) if self._sees_return else None,
+        )
+
+
+def check_target_return(objective: str, target_return: float) -> None:
+    """Refuse to ask a policy for a return that it does not see."""
+    if objective != "dt":
+        raise UsageError(
+            f"--target-return is {target_return}, but the policy's objective is {objective}: only "
+            f"dt policies are asked for a return. Leave it out."
         )
 
 

@@ -22,16 +22,25 @@ class Agent:
     An episode begins by `begin`; then `act` and `see` take turns.
     """
 
-    def __init__(self, path: Path, *, environments: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        environments: int = 1,
+        seed: int = 0,
+        target_return: float | None = None,
+    ) -> None:
         """Load a policy.
 
         Args:
             path: a snapshot's folder, or a run of `retold train` (its newest policy is taken).
             environments: episodes at a time.
             seed: of drawn actions.
+            target_return: what a `dt` policy is asked for; None: what the policy keeps.
 
         Raises:
             PolicyError: there is no policy, or it is damaged.
+            UsageError: there is a target, but the policy asks for none.
         """
         if environments < 1:
             raise UsageError(f"environments is {environments}, but must be at least 1.")
@@ -43,7 +52,13 @@ class Agent:
         self._most_goals = policy.most_goals
         self._vocabulary = policy.schema.tasks[0].vocabulary
         description: PolicyDescription = self.description
-        self._actor = PolicyActor(policy, environments, description.policy_id, description.update)
+        self._actor = PolicyActor(
+            policy,
+            environments,
+            description.policy_id,
+            description.update,
+            target_return=target_return,
+        )
         space = policy.schema.observation_space
         self._columns = [ObservationColumns(space) for _ in range(environments)]
         self._progress = [0] * environments

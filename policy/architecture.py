@@ -6,11 +6,18 @@ from typing import Any, Literal
 
 from retold.schemas.errors import UsageError
 
+Objective = Literal["actor-critic", "bc", "dt", "gcsl"]
+"""What a policy learns, which decides the heads and inputs that it has."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureConfig:
     """The shared trunk over a trajectory, and its heads."""
 
+    objective: Objective = "actor-critic"
+    """What is learned: values and the actions that raise them, or actions alone: all of the data
+    (bc), those that followed a return to go, which acting then asks for (dt), or those that led to
+    the goals of the instruction (gcsl)."""
     encoder: Literal["transformer", "gru", "memoryless"] = "transformer"
     """What remembers: a causal Transformer, a GRU, or nothing."""
     model_width: int = 64
@@ -53,7 +60,8 @@ class ArchitectureConfig:
     """Bins of a two-hot critic."""
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
+        for name in (field.name for field in fields(ArchitectureConfig)):
+            value = getattr(self, name)
             numbers = value if isinstance(value, tuple) else (value,)
             if any(isinstance(n, int) and not isinstance(n, bool) and n < 1 for n in numbers):
                 raise UsageError(f"{_flag(name)} is {value}, but must be at least 1.")
@@ -64,6 +72,16 @@ class ArchitectureConfig:
             )
         if self.value_bins < 3:
             raise UsageError(f"--value-bins is {self.value_bins}, but must be at least 3.")
+
+    @property
+    def has_critics(self) -> bool:
+        """Whether values are learned, for each discount."""
+        return self.objective == "actor-critic"
+
+    @property
+    def sees_return(self) -> bool:
+        """Whether the return to go is an input."""
+        return self.objective == "dt"
 
     @property
     def feedforward_units(self) -> int:

@@ -42,6 +42,8 @@ class PolicyInputs:
     """`[batch, goals]`, int64: goal id + 1; 0 after the last goal."""
     progress: Tensor
     """`[batch, time]`, int64."""
+    return_to_go: Tensor | None = None
+    """`[batch, time]`: sum of raw rewards from the step on; None where no policy sees it."""
     sequence: Tensor | None = None
     """`[rows]`, int64: the sequence, by number, of each packed row; None: not packed."""
     lengths: tuple[int, ...] = ()
@@ -69,6 +71,7 @@ def pack_inputs(inputs: PolicyInputs, lengths: Sequence[int]) -> PolicyInputs:
         step=pack(inputs.step),
         instruction=inputs.instruction,
         progress=pack(inputs.progress),
+        return_to_go=None if inputs.return_to_go is None else pack(inputs.return_to_go),
         sequence=index // inputs.step.shape[1],
         lengths=tuple(lengths),
     )

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from retold.policy.actions import ActionCodec, make_action_codec
+from retold.policy.actor_head import ActorHead
 from retold.policy.architecture import ArchitectureConfig
 from retold.policy.distributions import acting_numbers
 from retold.policy.heads import Heads
@@ -26,16 +27,26 @@ from retold.schemas.errors import UsageError
 class Policy(nn.Module):
     """Everything that acts and learns, apart from target copies and the optimiser."""
 
-    heads: Heads | VectorHeads
+    heads: Heads | VectorHeads | ActorHead
+    target_return: Tensor
 
     def __init__(
         self,
         schema: DatasetSchema,
         architecture: ArchitectureConfig,
-        discounts: Sequence[float],
-        acting_discount: float,
+        discounts: Sequence[float] = (),
+        acting_discount: float | None = None,
     ) -> None:
+        """Make one with random weights.
+
+        Args:
+            schema: spaces, tasks and goals.
+            architecture: sizes, and what is learned.
+            discounts: that values are learned for; none where there are no values.
+            acting_discount: whose actor acts; None where there are no values.
+        """
         super().__init__()
+        assert architecture.has_critics == bool(discounts), (architecture.objective, discounts)
         self.schema = schema
         self.architecture = architecture
         self.discounts = tuple(discounts)
@@ -45,6 +56,9 @@ class Policy(nn.Module):
         self.timestep_encoder = TimestepEncoder(schema, architecture)
         self.trajectory_encoder = make_trajectory_encoder(architecture)
         self.heads = _make_heads(self.codec, architecture, len(self.discounts))
+        if architecture.sees_return:
+            # What acting asks for unless told otherwise; training knows what its data came to.
+            self.register_buffer("target_return", torch.zeros((), dtype=torch.float64))
 
     def encode(self, inputs: PolicyInputs) -> Tensor:
         """`[batch, time, features]` of whole windows, or `[rows, features]` of packed ones."""
@@ -70,8 +84,10 @@ class Policy(nn.Module):
         return encoder.advance(features, inputs.step[:, 0], state, slots)
 
     def acting_numbers(self, features: Tensor) -> Tensor:
-        """`[batch, outputs]` of the acting discount's actor: what `draw_action` needs."""
-        head = self.discounts.index(self.acting_discount)
+        """`[batch, outputs]` of the actor that acts: what `draw_action` needs."""
+        head = 0
+        if self.acting_discount is not None:
+            head = self.discounts.index(self.acting_discount)
         if isinstance(self.heads, Heads):
             return self.heads.log_policy(features)[..., head, :].exp()
         return acting_numbers(self.codec, self.heads.distribution(features)[..., head, :])
@@ -83,7 +99,9 @@ class Policy(nn.Module):
 
 def _make_heads(
     codec: ActionCodec, config: ArchitectureConfig, discounts: int
-) -> Heads | VectorHeads:
+) -> Heads | VectorHeads | ActorHead:
+    if not config.has_critics:
+        return ActorHead(codec, config.model_width, config.head_width, layers=config.head_layers)
     if codec.kind == "choice":
         return Heads(
             config.model_width,

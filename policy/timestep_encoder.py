@@ -30,13 +30,15 @@ class TimestepEncoder(nn.Module):
         )
         encoders = self.observation.values()
         amounts = [_features(e) for e in encoders if isinstance(e, VectorEncoder)]
-        # The reward is an amount too, and the last.
-        self._amounts = (*amounts, 1)
+        # The reward is an amount too, and so is the return to go: they are the last.
+        self._sees_return = config.sees_return
+        self._facts = 1 + config.sees_return
+        self._amounts = (*amounts, *[1] * self._facts)
         self.norm = InputNorm(sum(self._amounts)) if config.input_normalisation else None
         width = config.model_width
         self.instruction = InstructionEncoder(schema, width, visibility=config.visibility)
-        # Whether there was an action, and which; then reward, reset and step.
-        facts = (1 + self._codec.size) + 3 + width
+        # Whether there was an action, and which; then reward (and return to go), reset and step.
+        facts = (1 + self._codec.size) + self._facts + 2 + width
         sizes = [sum(_features(encoder) for encoder in encoders) + facts, *config.timestep_units]
         self.mix = nn.Sequential(
             *itertools.chain.from_iterable(
@@ -51,7 +53,7 @@ class TimestepEncoder(nn.Module):
         amounts = self.amounts(inputs)
         if self.norm is not None:
             amounts = self.norm(amounts)
-        *parts, reward = torch.split(amounts, list(self._amounts), -1)
+        parts = torch.split(amounts, list(self._amounts), -1)
         rest = iter(parts)
         seen = [
             next(rest) if isinstance(encoder, VectorEncoder) else encoder(rows)
@@ -64,7 +66,7 @@ class TimestepEncoder(nn.Module):
         facts = [
             (~has_previous).float(),
             action * has_previous,
-            reward,
+            *parts[-self._facts :],
             inputs.previous_reset[..., None].float(),
             (inputs.step.float() / self._horizon)[..., None],
             self.instruction(inputs.instruction, inputs.progress, inputs.sequence),
@@ -73,9 +75,13 @@ class TimestepEncoder(nn.Module):
         return features
 
     def amounts(self, inputs: PolicyInputs) -> Tensor:
-        """`[..., features]`: what is normalised: observed amounts, and the previous reward."""
+        """`[..., features]`: what is normalised: observed amounts, previous reward, return to go."""
         seen = [e(rows) for e, rows in self._leaves(inputs) if isinstance(e, VectorEncoder)]
-        return torch.cat([*seen, inputs.previous_reward[..., None]], -1)
+        facts = [inputs.previous_reward]
+        if self._sees_return:
+            assert inputs.return_to_go is not None
+            facts.append(inputs.return_to_go)
+        return torch.cat([*seen, *(fact[..., None] for fact in facts)], -1)
 
     def moments(self, inputs: PolicyInputs) -> Tensor:
         """What `take_moments` follows, of packed inputs; sums over several are valid too."""

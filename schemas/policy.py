@@ -22,8 +22,9 @@ class PolicyDescription:
     architecture: Mapping[str, Any]
     """Fields of the architecture configuration, as JSON values."""
     discounts: tuple[float, ...]
-    acting_discount: float
-    """The discount whose actor head acts; one of `discounts`."""
+    """That values were learned for; empty where the objective has no values."""
+    acting_discount: float | None
+    """The discount whose actor head acts; one of `discounts`, or None if there are none."""
     update: int
     """Trainer updates behind the weights."""
     weights_sha256: str

@@ -20,7 +20,8 @@ from retold.schemas.episode import Episode, EpisodeRecord
 from retold.schemas.exploration import NO_EXPLORATION
 from retold.schemas.spaces import BoxSpace, DiscreteSpace
 from retold.schemas.vocabulary import GoalFamily, GoalVocabulary
-from retold.train.batch import make_batch, read_batch
+from retold.train.batch import make_batch
+from retold.train.batch_reader import BatchReader
 
 VOCABULARY = GoalVocabulary((GoalFamily("occurrence", (("at",), tuple(map(str, range(30))))),))
 SCHEMA = DatasetSchema(
@@ -175,15 +176,11 @@ def test_batches_read_at_once_equal_those_of_single_windows(
     with DatasetReader.open(dataset) as reader:
         sampler = WindowSampler([reader], window_length=window_length, seed=1)
         windows = sampler.make_batch(8)
-        settings = {"most_goals": 2, "burn_in": 1}
+        batches = BatchReader(sampler, [reader.columns], burn_in=1)
         for number in range(6):
-            one = make_batch(sampler.draw(number, 8), **settings)
-            other = read_batch(
-                sampler,
-                windows,
-                sampler.choose(number, windows.size),
-                range(windows.size),
-                **settings,
+            one = make_batch(sampler.draw(number, 8), most_goals=2, burn_in=1)
+            other = batches.read(
+                windows, sampler.choose(number, windows.size), range(windows.size), most_goals=2
             )
             for name in ("action", "reward", "terminated", "is_valid"):
                 assert_same(getattr(one, name), getattr(other, name))

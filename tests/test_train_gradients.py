@@ -57,7 +57,7 @@ def make_learner(space: Space, **fields: Any) -> Learner:
     """A learner with values in units that are not those of its outputs."""
     learner = Learner(make_config(**fields), make_schema(space))
     moments = torch.tensor([8.0, -4.0, 40.0, 20.0, 4.0], dtype=torch.float64)
-    learner.scale.take(moments, (learner.policy.heads, learner.target_heads))
+    learner.objective.scale.take(moments, (learner.policy.heads, learner.objective.target_heads))
     if learner.policy.architecture.critic == "two-hot":
         # All bins are as likely at first, and then no action is better than another.
         torch.nn.init.normal_(learner.policy.heads.get_parameter("critic_output"))
@@ -69,9 +69,9 @@ def loss_parts(learner: Learner, batch: Batch) -> tuple[Any, PackedBatch, Tensor
     packed = pack_batch(batch)
     features = learner.policy.encode(packed.inputs)
     with torch.no_grad():
-        targets = learner._targets(packed, features, learner._draw_subset())
+        targets = learner.objective._targets(packed, features, learner.objective._draw_subset(0), 0)
     count = torch.tensor(float(len(packed.valid)))
-    return learner._losses(packed, features, targets, count), packed, targets
+    return learner.objective._losses(packed, features, targets, count, 0), packed, targets
 
 
 def online_objective(learner: Learner, packed: PackedBatch) -> Callable[[], Tensor]:
@@ -87,7 +87,7 @@ def online_objective(learner: Learner, packed: PackedBatch) -> Callable[[], Tens
             return -(heads.log_policy(features).exp() * constant).sum(-1).mean()
 
         return of_choices
-    noise = learner._noise("actor actions", batch)
+    noise = learner.objective._noise("actor actions", batch, 0)
 
     def of_amounts() -> Tensor:
         assert isinstance(heads, VectorHeads)
@@ -159,7 +159,7 @@ def test_the_critics_loss_reaches_the_encoders_but_neither_actor_nor_targets(spa
         is_critic = name.startswith("critic")
         has_gradient = parameter.grad is not None and bool(parameter.grad.any())
         assert has_gradient == is_critic, name
-    for name, parameter in learner.target_heads.named_parameters():
+    for name, parameter in learner.objective.target_heads.named_parameters():
         assert parameter.grad is None, name
 
 
@@ -167,9 +167,9 @@ def gradients(learner: Learner, batch: Batch, count: int) -> dict[str, Tensor]:
     learner.policy.zero_grad(set_to_none=True)
     packed = pack_batch(batch)
     features = learner.policy.encode(packed.inputs)
-    targets = learner._targets(packed, features, learner._draw_subset())
-    learner._weigh(
-        learner._losses(packed, features, targets, torch.tensor(float(count)))
+    targets = learner.objective._targets(packed, features, learner.objective._draw_subset(0), 0)
+    learner.objective._weigh(
+        learner.objective._losses(packed, features, targets, torch.tensor(float(count)), 0)
     ).backward()  # type: ignore[no-untyped-call]
     return {
         name: parameter.grad.clone()

@@ -77,29 +77,29 @@ def test_target_heads_get_no_gradient_and_follow_slowly() -> None:
     learner = Learner(config, SCHEMA)
     learner.update(make_learner_batch(0))
     # From here on PopArt is as good as still, so that only the average moves the target heads.
-    learner.popart._rate = 0.0
-    learner.popart.count.fill_(10**9)
-    before = copy.deepcopy(learner.target_heads.state_dict())
+    learner.objective.popart._rate = 0.0
+    learner.objective.popart.count.fill_(10**9)
+    before = copy.deepcopy(learner.objective.target_heads.state_dict())
     learner.update(make_learner_batch(1))
     online = learner.policy.heads.state_dict()
-    for name, slow in learner.target_heads.state_dict().items():
+    for name, slow in learner.objective.target_heads.state_dict().items():
         expected = before[name] + 0.25 * (online[name] - before[name])
         torch.testing.assert_close(slow, expected, msg=name, rtol=1e-4, atol=1e-6)
-    for name, parameter in learner.target_heads.named_parameters():
+    for name, parameter in learner.objective.target_heads.named_parameters():
         assert parameter.grad is None and not parameter.requires_grad, name
 
 
 def test_slow_heads_keep_their_values_when_the_statistics_move() -> None:
     learner = Learner(dataclasses.replace(CONFIG, target_rate=0.0), SCHEMA)
     features = torch.randn(5, CONFIG.model_width)
-    spread = learner.popart.spread
+    spread = learner.objective.popart.spread
 
     def values() -> torch.Tensor:
-        return learner.popart.denormalise(learner.target_heads.values(features))
+        return learner.objective.popart.denormalise(learner.objective.target_heads.values(features))
 
     before = values()
     learner.update(make_learner_batch())
-    assert (learner.popart.spread / spread - 1).abs().amax() > 0.1
+    assert (learner.objective.popart.spread / spread - 1).abs().amax() > 0.1
     torch.testing.assert_close(values(), before, rtol=1e-4, atol=1e-4)
 
 

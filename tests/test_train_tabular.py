@@ -91,7 +91,7 @@ def learn_values(space: Space, **fields: Any) -> tuple[list[Window], Values]:
             flat = features.flatten(0, 1)
             both = [heads.values_at(flat, option.expand(len(flat), 2)) for option in torch.eye(2)]
             outputs = torch.stack(both, -1).unflatten(1, features.shape[:2])
-        values = learner.scale.denormalise(outputs).mean(0).double().numpy()
+        values = learner.objective.scale.denormalise(outputs).mean(0).double().numpy()
     return windows, values
 
 
@@ -147,20 +147,22 @@ def test_new_statistics_alone_change_no_value(space: Space) -> None:
 
     def outputs() -> list[Tensor]:
         found = []
-        for heads in (learner.policy.heads, learner.target_heads):
+        for heads in (learner.policy.heads, learner.objective.target_heads):
             with torch.no_grad():
                 if isinstance(heads, Heads):
                     values = heads.values(features)
                 else:
                     values = heads.values_at(features, action)[..., None]
-                found.append(learner.scale.denormalise(values))
+                found.append(learner.objective.scale.denormalise(values))
         return found
 
     before = outputs()
     for number in range(20):
         targets = torch.randn(64, len(DISCOUNTS)) * (number + 1) - 3 * number
         moments = target_moments(targets)
-        learner.scale.take(moments, (learner.policy.heads, learner.target_heads))
-    assert float(learner.popart.spread.min()) > 5
+        learner.objective.scale.take(
+            moments, (learner.policy.heads, learner.objective.target_heads)
+        )
+    assert float(learner.objective.popart.spread.min()) > 5
     for one, other in zip(before, outputs(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-4)

@@ -2,17 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from retold.dataset.sampler import WindowSampler
-from retold.dataset.window_batch import WindowBatch
-from retold.dataset.window_draws import Draw
-from retold.policy.inputs import PolicyInputs, encode_instruction, pad_rows, stack_windows
+from retold.policy.inputs import PolicyInputs, pad_rows, stack_windows
 from retold.schemas.episode import Window
 
 
@@ -55,71 +49,6 @@ def make_batch(windows: Sequence[Window], *, most_goals: int, burn_in: int) -> B
         terminated=pad_rows([window.terminated for window in windows], rows),
         is_valid=pad_rows([_gives_loss(window, burn_in) for window in windows], rows),
     )
-
-
-def read_batch(
-    sampler: WindowSampler,
-    windows: WindowBatch,
-    draw: Draw,
-    numbers: Sequence[int],
-    *,
-    most_goals: int,
-    burn_in: int,
-) -> Batch:
-    """Chosen windows as tensors of their own: what `make_batch` makes of them, faster.
-
-    Args:
-        sampler: what reads.
-        windows: arrays of `sampler.make_batch` for as many windows, used again for every batch.
-        draw: the windows.
-        numbers: of each window among those of its update.
-        most_goals: the policy's capacity for goals.
-        burn_in: transitions without loss at the start of a window that does not start its episode.
-    """
-    sampler.fill(windows, draw)
-    rows = int(windows.length.max())
-    (path,) = windows.action
-    transition = np.arange(rows)
-    is_late = transition >= np.where(windows.start > 0, burn_in, 0)[:, None]
-    real = transition < windows.length[:, None]
-    return Batch(
-        inputs=_inputs_of(windows, rows + 1, _instructions(sampler, windows, most_goals)),
-        lengths=tuple(windows.length.tolist()),
-        numbers=tuple(numbers),
-        action=_copy(windows.action[path][:, :rows]),
-        reward=_copy(windows.reward[:, :rows]),
-        terminated=_copy(windows.terminated[:, :rows]),
-        is_valid=_copy(is_late & real),
-    )
-
-
-def _inputs_of(windows: WindowBatch, rows: int, instruction: Tensor) -> PolicyInputs:
-    row = np.arange(rows)
-    is_real = row <= windows.length[:, None]
-    step = np.where(is_real, windows.start[:, None] + row, 0)
-    return PolicyInputs(
-        observation={path: _copy(all_[:, :rows]) for path, all_ in windows.observation.items()},
-        previous_action={
-            path: _copy(all_[:, :rows]) for path, all_ in windows.previous_action.items()
-        },
-        has_previous=_copy(is_real & (step > 0)),
-        previous_reward=_copy(windows.previous_reward[:, :rows]),
-        previous_reset=_copy(windows.previous_reset[:, :rows]),
-        step=_copy(step),
-        instruction=instruction,
-        progress=_copy(windows.progress[:, :rows]),
-    )
-
-
-def _instructions(sampler: WindowSampler, windows: WindowBatch, most_goals: int) -> Tensor:
-    places = zip(windows.dataset.tolist(), windows.row.tolist(), strict=True)
-    goals = [sampler.columns(dataset).instruction.of(row).tolist() for dataset, row in places]
-    return torch.from_numpy(np.stack([encode_instruction(one, most_goals) for one in goals]))
-
-
-def _copy(rows: NDArray[Any]) -> Tensor:
-    """A tensor that the next draw into the same arrays leaves alone."""
-    return torch.from_numpy(rows.copy())
 
 
 def _gives_loss(window: Window, burn_in: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -18,7 +18,7 @@ from retold.schemas.errors import RunError, UsageError
 from retold.schemas.stop_signals import note_stop_signals
 from retold.train.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
 from retold.train.config import TrainConfig
-from retold.train.data import TrainingData, check_fits
+from retold.train.data import TrainingData, check_fits, check_objective
 from retold.train.learner import Learner, NotFiniteError
 from retold.train.memory import keep_freed_memory
 from retold.train.metrics import MetricsWriter
@@ -132,6 +132,7 @@ def _learn(
         learner = Learner(config, data.schema)
         if start.checkpoint is not None:
             learner.load_state(read_checkpoint(start.checkpoint)[0])
+        learner.aim_at(data.best_return())
         writer = None
         if rank() == 0:
             writer = stack.enter_context(MetricsWriter(config, start.updates))
@@ -145,6 +146,7 @@ def _learn(
                 _store(config, learner, data, writer, is_last=is_last)
             if config.follow and not is_last and learner.update_count % config.publish_every == 0:
                 data.reopen({})
+                learner.aim_at(data.best_return())
         if number:
             raise RunError(
                 f"{config.run}: stopped by {signal.Signals(number).name} after update "
@@ -203,6 +205,7 @@ def _check_data(config: TrainConfig) -> None:
         readers = [stack.enter_context(DatasetReader.open(path)) for path in config.data]
         for reader in readers:
             check_fits(reader, readers[0])
+        check_objective(config, readers)
 
 
 def _refuse_snapshots(config: TrainConfig) -> None:

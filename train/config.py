@@ -22,8 +22,8 @@ _MAY_CHANGE = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(SourceFlag):
-    """What `retold train` is asked."""
+class TrainConfig(ArchitectureConfig, SourceFlag):
+    """What `retold train` is asked: the policy's architecture among it."""
 
     run: Path
     """Folder of the run: checkpoints, metrics and published policies."""
@@ -91,50 +91,11 @@ class TrainConfig(SourceFlag):
     """Actions to imitate: better ones, all weighed by exp or sigmoid of the advantage, or all alike."""
     cloning_temperature: float = 1.0
     """Advantage, in units of the critics' spread, that the exponential and the soft filter divide by."""
-    encoder: Literal["transformer", "gru", "memoryless"] = "transformer"
-    """What remembers: a causal Transformer, a GRU, or nothing."""
-    model_width: int = 64
-    """Features of a timestep."""
-    layers: int = 2
-    """Blocks of the trajectory encoder."""
-    heads: int = 4
-    """Attention heads; they divide the model width."""
-    feedforward_width: int | None = None
-    """Hidden units of a block's feed-forward part; none means four times the model width."""
-    attention_window: int = 512
-    """Steps that a step sees, itself included."""
-    normformer: bool = True
-    """Two more norms in a block: after attention and within the feed-forward part."""
-    head_scaling: bool = True
-    """A learned factor for every attention head."""
-    sigma_reparam: bool = True
-    """Linear layers of a block with a learned spectral norm, which keeps attention from collapsing."""
-    activation: Literal["leaky-relu", "relu", "gelu"] = "leaky-relu"
-    """Of the blocks' feed-forward parts."""
-    positions: Literal["rotary", "none"] = "rotary"
-    """How attention knows distances; a step's number in its episode is an input in any case."""
-    timestep_widths: tuple[int, ...] = ()
-    """Hidden units of the timestep encoder's layers; none means one of twice the model width."""
-    image_encoder: Literal["cnn", "impala"] = "cnn"
-    """Of image observations: three convolutions, or IMPALA's residual network."""
-    input_normalisation: bool = True
-    """Scale observed amounts and rewards by their running mean and spread."""
-    visibility: Literal["full", "current"] = "full"
-    """Goals of the instruction that are seen: all that are left, or the current one alone."""
-    head_width: int = 128
-    """Hidden units of a layer of actor and critic heads."""
-    head_layers: int = 1
-    """Hidden layers of actor and critic heads."""
-    critics: int = 4
-    """Critics in the ensemble; two of them, drawn for each update and discount, make the target."""
-    critic: Literal["regression", "two-hot"] = "regression"
-    """What critics learn: normalised values, or which of many bins the value lies in."""
-    value_bins: int = 65
-    """Bins of a two-hot critic."""
     threads: int = 1
     """CPU threads of an update."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in (
             *("updates", "publish_every", "checkpoint_every", "context_length", "batch_size"),
             *("warmup_updates", "threads", "return_steps", "keep_checkpoints"),
@@ -171,11 +132,10 @@ class TrainConfig(SourceFlag):
             )
         if self.critics < 2:
             raise UsageError(f"--critics is {self.critics}, but must be at least 2.")
-        _ = self.architecture
 
     @property
     def architecture(self) -> ArchitectureConfig:
-        """The network's sizes."""
+        """The network's part of it."""
         return ArchitectureConfig(
             **{field.name: getattr(self, field.name) for field in fields(ArchitectureConfig)}
         )

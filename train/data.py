@@ -1,6 +1,6 @@
 """The snapshots that a run draws from, and the batches of its updates."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Self
 
@@ -13,11 +13,14 @@ from retold.dataset.sampler import WindowSampler
 from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import Snapshot
 from retold.schemas.errors import UsageError
-from retold.train.batch import Batch, read_batch
+from retold.train.batch import Batch
+from retold.train.batch_reader import BatchReader, steps_to_goals
 from retold.train.config import TrainConfig
 from retold.train.parallel import from_first, rank, ranks
 from retold.train.update_windows import UpdateWindows, WindowChooser, windows_of_rank
 
+_BEST_SHARE = 0.05
+"""Of the episodes, whose returns a `dt` policy asks for while acting."""
 _MOST_NAMED = 24
 """Episodes that an error names."""
 
@@ -77,6 +80,17 @@ class TrainingData:
         )
         self._chooser = WindowChooser(config, self._sampler, len(self.readers))
         self._windows = self._sampler.make_batch(-(-config.batch_size // ranks()))
+        columns = [reader.columns for reader in self.readers]
+        check_objective(config, self.readers)
+        self._batches = BatchReader(
+            self._sampler, columns, burn_in=config.burn_in_steps, objective=config.objective
+        )
+
+    def best_return(self) -> float:
+        """Mean return of the best episodes, one in twenty but at least one, of all datasets."""
+        returns = np.concatenate([reader.columns.episode_return for reader in self.readers])
+        count = max(1, round(len(returns) * _BEST_SHARE))
+        return float(np.sort(returns)[-count:].mean())
 
     def _open(self, numbers: Mapping[str, int], stack: ExitStack) -> list[DatasetReader]:
         config = self._config
@@ -118,13 +132,11 @@ class TrainingData:
     def _read(
         self, chosen: UpdateWindows, places: np.ndarray[tuple[int], np.dtype[np.int64]], goals: int
     ) -> Batch:
-        return read_batch(
-            self._sampler,
+        return self._batches.read(
             self._windows.first(len(places)),
             chosen.draw.take(places),
             places.tolist(),
             most_goals=goals,
-            burn_in=self._config.burn_in_steps,
         )
 
     def facts(self, update: int) -> dict[str, float]:
@@ -182,6 +194,22 @@ class TrainingData:
 def _list_some(names: list[str]) -> str:
     more = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def check_objective(config: TrainConfig, readers: Sequence[DatasetReader]) -> None:
+    """Refuse data that the objective can learn nothing from."""
+    if config.objective != "gcsl":
+        return
+    if any(steps_to_goals(reader.columns).any() for reader in readers):
+        return
+    if all(reader.schema.tasks[0].vocabulary is None for reader in readers):
+        what = "the data has no goals. Train with --objective bc or dt"
+    else:
+        what = (
+            "no episode reached a goal of its instruction. Retell the data with `retold relabel` "
+            "and give the variants as --data"
+        )
+    raise UsageError(f"--objective gcsl imitates what led to goals, but {what}.")
 
 
 def check_fits(reader: DatasetReader, first: DatasetReader) -> None:
