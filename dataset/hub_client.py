@@ -171,7 +171,7 @@ class HubRepository:
             DatasetError: nobody is.
         """
         with telling_hub_errors(str(self.name)):
-            self._api.whoami()
+            again(self._api.whoami)
 
     def commit(
         self,
@@ -204,25 +204,7 @@ class HubRepository:
             self._send(made)
             operations += made
         operations += [CommitOperationDelete(path, is_folder=False) for path in deleted]
-        try:
-            with telling_hub_errors(str(self.name)):
-                made_commit = self._api.create_commit(
-                    self.name.repository,
-                    operations,
-                    commit_message=message,
-                    repo_type=self.kind,
-                    parent_commit=parent,
-                )
-            return str(made_commit.oid)
-        except ConflictError:
-            raise
-        except HubBusyError:
-            # The reply may be lost although the commit was made.
-            head = self.find_head()
-            if head != parent and self._has(head, uploads, deleted):
-                logger.warning("%s: committed, but the reply was lost.", self.name)
-                return head
-            raise
+        return self._commit(operations, uploads, deleted, parent, message)
 
     def tag(self, name: str, commit: str) -> None:
         """Give a commit a name for good.
@@ -255,6 +237,41 @@ class HubRepository:
                 f"{self.name}: its .gitignore leaves out {ignored[0]}, without which the push would "
                 f"be broken. Nothing was changed; remove the line from .gitignore there."
             )
+
+    def _commit(
+        self,
+        operations: Sequence[Any],
+        uploads: Mapping[str, Upload],
+        deleted: Sequence[str],
+        parent: str,
+        message: str,
+    ) -> str:
+        """Commit, again where it failed for now: on one parent it can be done only once."""
+        is_again = False
+        for wait in (*WAITS_SECONDS, None):
+            try:
+                with telling_hub_errors(str(self.name)):
+                    made = self._api.create_commit(
+                        self.name.repository,
+                        operations,
+                        commit_message=message,
+                        repo_type=self.kind,
+                        parent_commit=parent,
+                    )
+                return str(made.oid)
+            except (ConflictError, HubBusyError) as error:
+                if not is_again and isinstance(error, ConflictError):
+                    raise
+                head = self.find_head()
+                if head != parent and self._has(head, uploads, deleted):
+                    logger.warning("%s: committed, but the reply was lost.", self.name)
+                    return head
+                if wait is None or head != parent or isinstance(error, ConflictError):
+                    raise
+                logger.warning("%s", error)
+                is_again = True
+                time.sleep(wait)
+        raise AssertionError("the last failure was raised")
 
     def _has(self, commit: str, uploads: Mapping[str, Upload], deleted: Sequence[str]) -> bool:
         files = self.list_files(commit)

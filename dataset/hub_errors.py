@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from retold.schemas.errors import ConflictError, DatasetError, RetoldError
 
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{8,}|(?i:bearer)\s+\S+")
+_XET_STATUS = re.compile(r"HTTP status (?:client|server) error \((\d{3})\b")
+"""How `hf_xet`, which sends large files, words what a server answered."""
 _LOG_IN = "Log in with `hf auth login`, or set HF_TOKEN, then run the same command again"
 _AGAIN = "Run the same command again; what was transferred is not transferred twice"
 
@@ -66,6 +68,11 @@ def tell_hub_error(where: str, error: BaseException) -> DatasetError | None:
             f"{where}: there is no such repository, or it is private and the login may not see it. "
             f"Check the name. {_LOG_IN}."
         )
+    if status == 404 and "/xet-write-token/" in str(chain[0]):
+        return DatasetError(
+            f"{where}: this Hub has no Xet store for large files. Set HF_HUB_DISABLE_XET=1 to send "
+            f"them as LFS does, then run the same command again."
+        )
     if "EntryNotFoundError" in names or status == 404:
         return DatasetError(f"{where}: the Hub has no such file. Its owner must push it again.")
     if status == 403:
@@ -102,7 +109,10 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _status(error: BaseException) -> int | None:
     status = getattr(getattr(error, "response", None), "status_code", None)
-    return status if isinstance(status, int) else None
+    if isinstance(status, int):
+        return status
+    match = _XET_STATUS.search(str(error)) if isinstance(error, OSError) else None
+    return None if match is None else int(match[1])
 
 
 def _reason(chain: list[BaseException]) -> str:

@@ -4,7 +4,7 @@ import base64
 import json
 import re
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,10 @@ class Reply:
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Route = tuple[str, str, Callable[..., Reply]]
+"""A method, a pattern of paths whose groups are the arguments, and what answers."""
 
 
 class Refusal(Exception):
@@ -69,15 +73,15 @@ class Request:
         return repository, commit
 
 
-def answer(command: str, request: Request) -> Reply:
+def answer(command: str, request: Request, routes: Sequence[Route]) -> Reply:
     """The answer to a request."""
     path = urllib.parse.urlsplit(request.path).path
-    for method, pattern, route in _ROUTES:
+    for method, pattern, route in routes:
         match = re.fullmatch(pattern, path)
         if match and method == command.replace("HEAD", "GET"):
             values = {k: urllib.parse.unquote(v or "") for k, v in match.groupdict().items()}
             try:
-                if method != "GET" and not path.startswith("/upload/"):
+                if method != "GET" and not path.startswith(("/upload/", "/xet/")):
                     request.check_token()
                 return route(request, **values)
             except Refusal as refusal:
@@ -102,7 +106,8 @@ def create(request: Request) -> Reply:
     kind = "datasets/" if asked.get("type") == "dataset" else ""
     name = f"{kind}{asked.get('organization') or 'me'}/{asked['name']}"
     if name in request.hub.repositories:
-        return Reply(409, json.dumps({"error": "exists", "url": request.hub.url}).encode())
+        url = f"{request.hub.url}/{name}"
+        return Reply(409, json.dumps({"error": "exists", "url": url}).encode())
     made = request.hub.make(name)
     made.is_private = bool(asked.get("private") or asked.get("visibility") == "private")
     return _json({"url": f"{request.hub.url}/{name}", "name": name, "id": name})
@@ -302,25 +307,25 @@ def _json(value: Any) -> Reply:
     return Reply(200, json.dumps(value).encode())
 
 
-_KIND = r"(?P<kind>datasets/|models/)"
-_NAME = r"(?P<name>[^/]+/[^/]+?)"
-_PLAIN = r"(?P<kind>datasets/|)" + _NAME
-_AT = r"(?P<revision>[^/]+)"
-_ROUTES: tuple[tuple[str, str, Callable[..., Reply]], ...] = (
+KIND = r"(?P<kind>datasets/|models/)"
+NAME = r"(?P<name>[^/]+/[^/]+?)"
+PLAIN = r"(?P<kind>datasets/|)" + NAME
+AT = r"(?P<revision>[^/]+)"
+ROUTES: tuple[Route, ...] = (
     ("GET", r"/api/whoami-v2", whoami),
     ("POST", r"/api/validate-yaml", validate_card),
     ("POST", r"/api/repos/create", create),
-    ("GET", rf"/api/{_KIND}{_NAME}/refs", refs),
-    ("GET", rf"/api/{_KIND}{_NAME}/tree/{_AT}(?P<path>/.*)?", tree),
-    ("GET", rf"/api/{_KIND}{_NAME}/revision/{_AT}", info),
-    ("GET", rf"/api/{_KIND}{_NAME}", info),
-    ("POST", rf"/api/{_KIND}{_NAME}/paths-info/{_AT}", paths_info),
-    ("POST", rf"/api/{_KIND}{_NAME}/preupload/{_AT}", preupload),
-    ("POST", rf"/api/{_KIND}{_NAME}/commit/{_AT}", commit),
-    ("POST", rf"/api/{_KIND}{_NAME}/tag/{_AT}", tag),
-    ("POST", rf"/{_PLAIN}\.git/info/lfs/objects/batch", lfs_batch),
-    ("PUT", rf"/upload/{_PLAIN}/(?P<oid>[0-9a-f]+)", upload),
-    ("POST", rf"/verify/{_PLAIN}/(?P<oid>[0-9a-f]+)", verify),
-    ("GET", rf"/cdn/{_PLAIN}/{_AT}/(?P<path>.+)", deliver),
-    ("GET", rf"/{_PLAIN}/resolve/{_AT}/(?P<path>.+)", resolve),
+    ("GET", rf"/api/{KIND}{NAME}/refs", refs),
+    ("GET", rf"/api/{KIND}{NAME}/tree/{AT}(?P<path>/.*)?", tree),
+    ("GET", rf"/api/{KIND}{NAME}/revision/{AT}", info),
+    ("GET", rf"/api/{KIND}{NAME}", info),
+    ("POST", rf"/api/{KIND}{NAME}/paths-info/{AT}", paths_info),
+    ("POST", rf"/api/{KIND}{NAME}/preupload/{AT}", preupload),
+    ("POST", rf"/api/{KIND}{NAME}/commit/{AT}", commit),
+    ("POST", rf"/api/{KIND}{NAME}/tag/{AT}", tag),
+    ("POST", rf"/{PLAIN}\.git/info/lfs/objects/batch", lfs_batch),
+    ("PUT", rf"/upload/{PLAIN}/(?P<oid>[0-9a-f]+)", upload),
+    ("POST", rf"/verify/{PLAIN}/(?P<oid>[0-9a-f]+)", verify),
+    ("GET", rf"/cdn/{PLAIN}/{AT}/(?P<path>.+)", deliver),
+    ("GET", rf"/{PLAIN}/resolve/{AT}/(?P<path>.+)", resolve),
 )

@@ -28,6 +28,8 @@ def hub(running_hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
     server.heal()
     server.number = 0
     server.token = TOKEN
+    server.has_xet = True
+    server.xorbs.clear()
     server.take()
     home = tmp_path / "hub-home"
     for name, value in {

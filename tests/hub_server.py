@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import hub_api
+import hub_xet
 from hub_api import Reply, Request, answer
 from hub_repositories import Repository
 from hub_state import Hub, Seen
@@ -37,6 +39,9 @@ def run_hub() -> Iterator[Hub]:
         thread.join()
 
 
+_ROUTES = (*hub_api.ROUTES, *hub_xet.ROUTES)
+
+
 class _Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
@@ -55,7 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
         with self.hub.lock:
             number, self.hub.number = self.hub.number, self.hub.number + 1
             fault = self.hub.fault
-        kind = fault.kind if fault is not None and fault.hits(number) else None
+        kind = fault.kind if fault is not None and fault.hits(number, self.path) else None
         if kind == "cut":
             self._note(content, Reply(0), 0)
             return self._drop()
@@ -78,7 +83,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, content: bytes) -> Reply:
         query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.path).query))
         headers: Any = self.headers
-        return answer(self.command, Request(self.hub, self.path, query, headers, content))
+        request = Request(self.hub, self.path, query, headers, content)
+        return answer(self.command, request, _ROUTES)
 
     def _send(self, reply: Reply, kind: str | None, content: bytes) -> None:
         self._note(content, reply, 0 if self.command == "HEAD" else len(reply.body))

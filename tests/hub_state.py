@@ -30,10 +30,11 @@ class Fault:
     (half of the reply, then nothing), `slow` (bytes one by one), `race` (somebody commits first)."""
     at: int
     count: int = 1
-    is_only_for_commits: bool = False
+    part: str = ""
+    """Of the paths that it hits."""
 
-    def hits(self, number: int) -> bool:
-        return self.at <= number < self.at + self.count
+    def hits(self, number: int, path: str) -> bool:
+        return self.at <= number < self.at + self.count and self.part in path
 
 
 @dataclass
@@ -47,15 +48,19 @@ class Hub:
     number: int = 0
     lock: Any = field(default_factory=threading.RLock)
     released: threading.Event = field(default_factory=threading.Event)
+    xorbs: dict[str, list[bytes]] = field(default_factory=dict)
+    """Chunks that `hf_xet` sent, by the hash of what they came in. One store for all repositories."""
+    has_xet: bool = True
+    """Whether it offers the store that `hf_xet` sends to."""
     token: str = TOKEN
     """The token that is good now."""
 
     def repository(self, name: str) -> Repository:
         return self.repositories[name]
 
-    def fail(self, kind: str, at: int = 0, count: int = 1) -> None:
+    def fail(self, kind: str, at: int = 0, count: int = 1, part: str = "") -> None:
         """Let requests fail, counted from now on."""
-        self.number, self.fault = 0, Fault(kind, at, count)
+        self.number, self.fault = 0, Fault(kind, at, count, part)
         self.released.clear()
 
     def heal(self) -> None:

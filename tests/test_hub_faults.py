@@ -112,6 +112,31 @@ def test_a_pull_survives_faults_at_every_request(hub: Hub, raw: Path, kind: str)
     check_pull(hub, raw, kind, most=1000)
 
 
+def test_an_interrupted_push_does_not_send_twice(hub: Hub, raw: Path) -> None:
+    send(raw)
+    large = [request.path for request in hub.take() if "/upload/" in request.path]
+    hub.repositories.clear()
+    hub.fail("500", count=EVER, part="/commit/")
+    assert attempt(lambda: send(raw)) is not None
+    assert sorted(s.path for s in hub.take() if "/upload/" in s.path) == sorted(large)
+    hub.heal()
+    send(raw)
+    assert not [s.path for s in hub.take() if "/upload/" in s.path]
+    assert len(hub.repository(NAME).commits) == 2
+
+
+def test_a_commit_that_fails_for_now_is_made_once(hub: Hub, raw: Path) -> None:
+    send(raw)
+    commit = next(n for n, request in enumerate(hub.take()) if "/commit/" in request.path)
+    for kind in ("500", "cut", "lost", "stall"):
+        hub.repositories.clear()
+        hub.fail(kind, at=commit)
+        made = send(raw)
+        hub.heal()
+        titles = [made.title for made in hub.repository(NAME).commits]
+        assert len(titles) == 2 and made.commit == hub.repository(NAME).head.oid, (kind, titles)
+
+
 def test_an_interrupted_pull_does_not_download_twice(hub: Hub, raw: Path, tmp_path: Path) -> None:
     send(raw)
     last = steps(hub, lambda: get(tmp_path / "first"), 1)[-1]
