@@ -9,7 +9,6 @@ import mmap
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -17,27 +16,30 @@ import time
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
-_BEAT = struct.Struct("dq")
+_BEAT_BYTES = 16
+"""A float of when the call began, 0 between calls, and an integer of what it is labelled."""
 
 
 class Heartbeat:
     """What a worker is busy with, in memory that its caller reads at any time."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._memory = mmap.mmap(file.fileno(), _BEAT.size)
+        memory = memoryview(mmap.mmap(file.fileno(), _BEAT_BYTES))
+        self._started, self._label = memory[:8].cast("d"), memory[8:].cast("q")
 
     def begin(self, label: int) -> None:
         """A call begins that may never return."""
-        _BEAT.pack_into(self._memory, 0, time.monotonic(), label)
+        self._label[0] = label
+        self._started[0] = time.monotonic()
 
     def end(self) -> None:
         """The call has returned."""
-        _BEAT.pack_into(self._memory, 0, 0.0, 0)
+        self._started[0] = 0.0
 
     def read(self) -> tuple[float, int] | None:
         """Seconds that the call has taken so far, and its label; None between calls."""
-        started, label = _BEAT.unpack_from(self._memory, 0)
-        return (time.monotonic() - started, label) if started else None
+        started = self._started[0]
+        return (time.monotonic() - started, self._label[0]) if started else None
 
 
 class WorkerProcess:

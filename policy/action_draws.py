@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from retold.policy.actions import ActionCodec
 
 _BLOCK = 64
-"""Actions of amounts that are drawn at once."""
+"""Random actions that are drawn at once."""
 
 
 def random_action(codec: ActionCodec, rng: np.random.Generator) -> Any:
@@ -22,13 +22,18 @@ def random_action(codec: ActionCodec, rng: np.random.Generator) -> Any:
 
 
 def random_actions(codec: ActionCodec, rng: np.random.Generator) -> Iterator[Any]:
-    """Endless random actions, the same as from `random_action`; amounts are drawn many at a time."""
-    while codec.counts:
-        yield random_action(codec, rng)
+    """Endless random actions, the same as from `random_action`, but drawn many at a time."""
     low, high = np.asarray(codec.low), np.asarray(codec.high)
     while True:
-        numbers = rng.uniform(-1, 1, (_BLOCK, codec.size))
-        values = np.clip(low + (numbers + 1) / 2 * (high - low), low, high)
+        if codec.kind == "choice":
+            options = rng.integers(codec.counts[0], size=_BLOCK)
+        elif codec.counts:
+            options = rng.integers(codec.counts, size=(_BLOCK, len(codec.counts)))
+        if codec.counts:
+            values = options + np.asarray(codec.start)
+        else:
+            numbers = rng.uniform(-1, 1, (_BLOCK, codec.size))
+            values = np.clip(low + (numbers + 1) / 2 * (high - low), low, high)
         yield from values.reshape(_BLOCK, *codec.shape).astype(codec.dtype)
 
 

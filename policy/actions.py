@@ -63,6 +63,8 @@ class ActionCodec:
 
     def decode(self, numbers: ArrayLike) -> Any:
         """The value to act with, from options counted from 0 or amounts in [-1, 1]."""
+        if self.kind == "choice":
+            return np.dtype(self.dtype).type(numbers + self.start[0])  # type: ignore[operator]
         if self.counts:
             value = np.asarray(numbers) + np.asarray(self.start)
         else:

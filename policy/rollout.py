@@ -9,6 +9,7 @@ replacement, and its episode dropped: nothing of it is returned.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import gymnasium
@@ -27,6 +28,8 @@ from retold.schemas.identity import random_stream
 from retold.schemas.spaces import find_invalid
 
 _NUMBERS = (float, int, np.generic)
+_TURN = 32
+"""Transitions of an episode before the next one's turn, where nobody is asked about actions."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,13 @@ class _Slot:
         """The newest one."""
         return self._observations.last()
 
+    def play_on(self) -> bool:
+        """Some random transitions in a row; whether the episode is over."""
+        for value in islice(self._random_actions, _TURN):
+            if self.play(value):
+                return True
+        return False
+
     def play(self, value: Any) -> bool:
         """One transition; whether the episode is over."""
         try:
@@ -144,7 +154,8 @@ class _Slot:
             terminated, truncated = bool(terminated), bool(truncated)
             reset = bool(facts["reset"])
             has_ended = bool(facts["environment_terminated"])
-            self._events.extend((self._length, goal) for goal in facts["events"])
+            for goal in facts["events"]:
+                self._events.append((self._length, goal))
             self._success = facts["success"]
         except Exception as error:
             raise self._failure(error) from error
@@ -290,7 +301,7 @@ def roll_out_or_drop(
             return
         for slot, numbers in _ask(running):
             try:
-                if not slot.play(slot.choose(numbers)):
+                if not (slot.play_on() if slot.actor.forgets else slot.play(slot.choose(numbers))):
                     continue
                 finished = slot.finish()
             except EnvironmentFailure as failure:

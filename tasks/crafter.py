@@ -60,10 +60,10 @@ class Crafter(World):
         self._game.advance(int(action))
         self._step += 1
         counts = self._game.achievements
-        events = [
-            ACHIEVEMENTS[name] for name, count in counts.items() if count > self._counts[name]
-        ]
-        self._counts = dict(counts)
+        events = []
+        if counts != self._counts:
+            events = [ACHIEVEMENTS[name] for name, n in counts.items() if n > self._counts[name]]
+            self._counts = dict(counts)
         if (place := travel_goal(self._game.position)) is not None:
             events.append(place)
         is_dead = self._game.is_dead

@@ -28,7 +28,7 @@ ACHIEVEMENTS = {
 """Goal id by the package's name of the achievement."""
 
 _FIRST_TRAVEL = len(ACHIEVEMENTS)
-_REACH = 2.0  # cells, Euclidean
+_REACH = 2  # cells, Euclidean
 
 _EASY = {
     "collect_sapling": 0.25,
@@ -92,11 +92,10 @@ def draw_instruction(
 
 def travel_goal(position: tuple[int, int]) -> int | None:
     """The travel goal that a cell meets: the grid point less than two cells away, if any."""
-    nearest = [min(12, max(0, round(value / 5))) for value in position]
-    distance = np.hypot(position[0] - 5 * nearest[0], position[1] - 5 * nearest[1])
-    if distance >= _REACH:
+    i, j = (min(12, max(0, round(value / 5))) for value in position)
+    if (position[0] - 5 * i) ** 2 + (position[1] - 5 * j) ** 2 >= _REACH**2:
         return None
-    return _FIRST_TRAVEL + nearest[0] * len(GRID) + nearest[1]
+    return _FIRST_TRAVEL + i * len(GRID) + j
 
 
 def _draw_travel(position: tuple[int, int], rng: np.random.Generator) -> int:

@@ -31,6 +31,9 @@ _CREATURES = (
     objects.Plant,
 )
 _NOISE_STREAM = 0x6E6967_6874
+_CHUNK = 12
+"""Sides of the squares that the numbers of creatures are balanced in."""
+_BALANCE_STEPS = 10
 
 
 class _OrderedSet(dict[Any, None]):
@@ -69,12 +72,12 @@ class CrafterGame(crafter.Env):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__(area=AREA, reward=False, length=None, seed=0)
-        self._world = _OrderedWorld(AREA, constants.materials, (12, 12))
+        self._world = _OrderedWorld(AREA, constants.materials, (_CHUNK, _CHUNK))
         rows = int(np.ceil(len(constants.items) / self._view[0]))
         self._local_view = _QuietView(
             self._world, self._textures, [self._view[0], self._view[1] - rows]
         )
-        self._sem_view = _see_nothing
+        self._reach = 2 * int(max(self._view))
         self._world_seed = 0
 
     def start(self, seed: int) -> None:
@@ -85,17 +88,45 @@ class CrafterGame(crafter.Env):  # type: ignore[misc]
         self._update_time()
         center = (AREA[0] // 2, AREA[1] // 2)
         self._player = objects.Player(self._world, center)
-        self._last_health = self._player.health
         self._world.add(self._player)
-        self._unlocked: set[str] = set()
         _generate_world(self._world, self._player)
 
     def advance(self, action: int) -> None:
-        """Play one action."""
-        self.step(action)
+        """Play one action: what the package's `step` does to the world, and nothing else of it."""
+        self._step += 1
+        self._update_time()
+        player = self._player
+        player.action = constants.actions[action]
+        place = None
+        for creature in self._world.objects:
+            if player.pos is not place:  # every move makes a new array
+                place = player.pos
+                x, y = place.tolist()
+            there = creature.pos.tolist()
+            if abs(there[0] - x) + abs(there[1] - y) < self._reach:
+                creature.update()
+        if self._step % _BALANCE_STEPS == 0:
+            self._spaces: dict[str, list[list[int]]] = {}
+            for chunk, creatures in self._world.chunks.items():
+                self._balance_chunk(chunk, creatures)
 
-    def _obs(self) -> None:
-        """Nothing: a step draws no frame; `draw` does, on demand."""
+    def _balance_object(
+        self, chunk: Any, creatures: Any, kind: Any, material: str, *rest: Any
+    ) -> None:
+        """As the package does, which draws and changes nothing while the number is in bounds."""
+        number = sum(isinstance(creature, kind) for creature in creatures)
+        least, most = rest[-1](number, self._space(chunk, material))
+        if number < int(least) or number > int(most):
+            super()._balance_object(chunk, creatures, kind, material, *rest)
+
+    def _space(self, chunk: tuple[int, int, int, int], material: str) -> int:
+        """Cells of a material in a chunk; counted for all chunks when one asks."""
+        if material not in self._spaces:
+            is_there = self._world.mask(0, AREA[0], 0, AREA[1], material)
+            starts = np.arange(0, AREA[0], _CHUNK)
+            rows = np.add.reduceat(is_there, starts, axis=0, dtype=np.int64)
+            self._spaces[material] = np.add.reduceat(rows, starts, axis=1).tolist()
+        return self._spaces[material][chunk[0] // _CHUNK][chunk[2] // _CHUNK]
 
     def draw(self) -> NDArray[np.uint8]:
         """`[64, 64, 3]`: the frame. Drawing changes nothing in the world."""
@@ -117,7 +148,8 @@ class CrafterGame(crafter.Env):  # type: ignore[misc]
     @property
     def position(self) -> tuple[int, int]:
         """The player's cell (x, y)."""
-        return int(self._player.pos[0]), int(self._player.pos[1])
+        x, y = self._player.pos.tolist()
+        return x, y
 
     @property
     def facing(self) -> tuple[int, int]:
@@ -149,16 +181,13 @@ class CrafterGame(crafter.Env):  # type: ignore[misc]
         inside = seen[x0 - left : x1 - left, y0 - top : y1 - top]
         inside[:] = self._world._mat_map[x0:x1, y0:y1]
         numbers = self._world._obj_map[x0:x1, y0:y1]
-        for i, j in zip(*np.nonzero(numbers), strict=True):
-            inside[i, j] = _CREATURE_IDS[type(self._world._objects[numbers[i, j]])]
+        for place in numbers.ravel().nonzero()[0].tolist():
+            creature = self._world._objects[numbers.item(place)]
+            inside[divmod(place, y1 - y0)] = _CREATURE_IDS[type(creature)]
         return seen
 
 
 _CREATURE_IDS = {kind: MAP_IDS - len(_CREATURES) + i for i, kind in enumerate(_CREATURES)}
-
-
-def _see_nothing() -> None:
-    """Instead of the full map that the package makes at every step."""
 
 
 def _copy_function(function: Any, names: dict[str, Any]) -> Any:
