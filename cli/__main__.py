@@ -112,7 +112,7 @@ def _configure_logging() -> None:
 
 def _short_help() -> str:
     lines = ["Collects experience, retells it, learns from it, and collects again.", ""]
-    lines += [f"  retold {name:<9} {c.line.sentence}" for name, c in COMMANDS.items()]
+    lines += [f"  retold {name:<11} {c.line.sentence}" for name, c in COMMANDS.items()]
     lines += ["", "`retold COMMAND --help` lists a command's flags. `retold --version` prints it."]
     return "\n".join(lines)
 

@@ -189,6 +189,28 @@ COMMANDS = {
         ),
         Command(
             line=CommandLine(
+                command="push-policy",
+                sentence="Send a policy to the Hugging Face Hub, with a model card, as one commit.",
+                example="retold push-policy runs/maze/run me/maze-policy --license mit --tag v1",
+                positional=("policy", "repository"),
+                has_config_file=False,
+            ),
+            config="retold.cli.push_policy:PushPolicyConfig",
+            work="retold.cli.push_policy:push_policy",
+        ),
+        Command(
+            line=CommandLine(
+                command="pull-policy",
+                sentence="Get a policy from the Hugging Face Hub, every file checked.",
+                example="retold pull-policy me/maze-policy@v1 runs/maze/policy",
+                positional=("repository", "output"),
+                has_config_file=False,
+            ),
+            config="retold.cli.pull_policy:PullPolicyConfig",
+            work="retold.cli.pull_policy:pull_policy",
+        ),
+        Command(
+            line=CommandLine(
                 command="info",
                 sentence="Say what a dataset holds.",
                 example="retold info runs/maze/raw",

@@ -112,7 +112,7 @@ def plan_push(
     Args:
         branch: as it is.
         wanted: files by path.
-        managed: beginnings of the paths that are a push's own; those that are not wanted go.
+        managed: files and folders (`/` at the end) that are a push's own; what is not wanted goes.
         tag: name of the release.
 
     Raises:

@@ -92,9 +92,9 @@ def _sections(
 ) -> Iterable[str]:
     yield _introduction(reader, summary)
     yield _loading(repository)
-    yield "## Task\n\n" + "\n\n".join(_describe_task(task) for task in reader.schema.tasks)
-    yield "## Spaces\n\n" + _describe_spaces(reader.schema)
-    goals = _describe_goals(reader.schema, retelling)
+    yield "## Task\n\n" + "\n\n".join(describe_task(task) for task in reader.schema.tasks)
+    yield "## Spaces\n\n" + describe_spaces(reader.schema)
+    goals = describe_goals(reader.schema, retelling)
     if goals:
         yield "## Goals\n\n" + goals
     yield "## Fields\n\n" + _describe_fields(summary)
@@ -155,7 +155,8 @@ print(episodes[0])
 ```"""
 
 
-def _describe_task(task: TaskDescription) -> str:
+def describe_task(task: TaskDescription) -> str:
+    """A task's facts and arguments, in Markdown."""
     rows = [(name, json.dumps(value)) for name, value in task.kwargs.items()]
     facts = (
         f"`{plain(task.name)}`, code version `{plain(task.code_version)}`: at most "
@@ -164,7 +165,8 @@ def _describe_task(task: TaskDescription) -> str:
     return facts + ("\n\n" + table(("argument", "value"), rows) if rows else "")
 
 
-def _describe_spaces(schema: DatasetSchema) -> str:
+def describe_spaces(schema: DatasetSchema) -> str:
+    """A table of both spaces."""
     rows = [
         (name, short(str(space)))
         for name, space in (
@@ -175,7 +177,8 @@ def _describe_spaces(schema: DatasetSchema) -> str:
     return table(("space", "definition"), rows)
 
 
-def _describe_goals(schema: DatasetSchema, retelling: Retelling) -> str:
+def describe_goals(schema: DatasetSchema, retelling: Retelling) -> str:
+    """Tables of the goals there are, and of those achieved most; empty for tasks without."""
     parts = []
     for task in schema.tasks:
         if task.vocabulary is None:

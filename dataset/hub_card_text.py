@@ -33,7 +33,7 @@ def write_card(
         repository: `OWNER/NAME`.
         existing: the card that is there.
         metadata: what the head of the card says; `tags` are added to those that are there, everything
-            else replaces what has its name.
+            else replaces what has its name, and None removes it.
         sections: of the marked part, in Markdown.
         kept: names of metadata that stay as they are where they are there.
 
@@ -57,6 +57,7 @@ def write_card(
         "tags": list(dict.fromkeys([*(theirs or []), *metadata["tags"]])),
         **{name: known[name] for name in kept if name in known},
     }
+    fields = {name: value for name, value in fields.items() if value is not None}
     head = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=1000)
     return f"---\n{head}---\n\n{text.strip()}\n"
 

@@ -71,15 +71,21 @@ def find_changes(
     Args:
         wanted: files by path.
         present: what the repository holds.
-        managed: beginnings of the paths that are a push's own: those that are not wanted go.
+        managed: what is a push's own: files by their path, folders by theirs and a `/`. Of it, what
+            is not wanted goes.
     """
     changed = {}
     for path, upload in wanted.items():
         there = present.get(path)
         if there is None or not there.holds(upload.size, upload.sha256, upload.read):
             changed[path] = upload
-    gone = [path for path in present if path.startswith(managed) and path not in wanted]
+    gone = [path for path in present if path not in wanted and _is_among(path, managed)]
     return changed, sorted(gone)
+
+
+def _is_among(path: str, managed: tuple[str, ...]) -> bool:
+    folders = tuple(name for name in managed if name.endswith("/"))
+    return path in managed or (bool(folders) and path.startswith(folders))
 
 
 def check_content(uploads: Mapping[str, Upload]) -> None:

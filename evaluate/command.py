@@ -67,6 +67,11 @@ class EvaluateResult:
     """Of each attempt that a reset ended, in order: in how many episodes, and its mean return."""
     goals: tuple[Mapping[str, str | int], ...]
     """How often each goal was asked and completed, most asked first."""
+    action: str
+    """How actions were chosen."""
+    seed: int
+    """It names the evaluation worlds."""
+    task_args: Mapping[str, Any]
 
 
 def evaluate(config: EvaluateConfig) -> EvaluateResult:
@@ -124,7 +129,7 @@ def evaluate(config: EvaluateConfig) -> EvaluateResult:
             lambda: actor,
         )
     )
-    return _score(schema, actor.policy_id, actor.update, episodes)
+    return _score(config, schema, actor.policy_id, actor.update, episodes)
 
 
 def _choose_task(config: EvaluateConfig, known: DatasetSchema | None) -> DatasetSchema:
@@ -148,7 +153,11 @@ def _choose_task(config: EvaluateConfig, known: DatasetSchema | None) -> Dataset
 
 
 def _score(
-    schema: DatasetSchema, policy_id: str, update: int | None, episodes: "list[FinishedEpisode]"
+    config: EvaluateConfig,
+    schema: DatasetSchema,
+    policy_id: str,
+    update: int | None,
+    episodes: "list[FinishedEpisode]",
 ) -> EvaluateResult:
     vocabulary = schema.tasks[0].vocabulary
     goals: dict[str, dict[str, int]] = {}
@@ -174,6 +183,9 @@ def _score(
             {"goal": goal, **counts}
             for goal, counts in sorted(goals.items(), key=lambda item: -item[1]["asked"])
         ),
+        action=config.action,
+        seed=config.seed,
+        task_args=schema.tasks[0].kwargs,
     )
 
 

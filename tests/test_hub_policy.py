@@ -1,0 +1,495 @@
+"""Policies on the Hub: pushed as one commit with a model card, pulled bit by bit, never believed."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import RunRetold
+from hub_server import TOKEN, Hub
+from huggingface_hub.utils import close_session
+from test_hub import collect_maze, get, send, tree
+from test_hub_faults import EVER, FAULTS, attempt, steps
+
+from retold.cli.__main__ import main
+from retold.cli.pull_policy import PullPolicyConfig, PullPolicyResult, pull_policy
+from retold.cli.push_policy import PushPolicyConfig, PushPolicyResult, push_policy
+from retold.dataset import hub_client, hub_revision
+from retold.dataset.log import CommitLog
+from retold.evaluate.command import EvaluateConfig, evaluate
+from retold.policy.architecture import ArchitectureConfig
+from retold.policy.network import Policy
+from retold.policy.registry import PolicyRegistry
+from retold.policy.snapshot import load_snapshot
+from retold.schemas.canonical import encode_json, sha256_hex
+from retold.schemas.commit import Snapshot
+from retold.schemas.dataset_schema import DatasetSchema
+from retold.schemas.errors import ConflictError, DatasetError, PolicyError, UsageError
+from retold.tasks.registry import task_schema
+from retold.train.config import TrainConfig
+
+NAME = "me/walker"
+SMALL = {"model_width": 16, "layers": 1, "heads": 2}
+ELSEWHERE = Snapshot(dataset_id="0" * 32, number=4, sha256="a" * 64)
+
+
+def publish(
+    run: Path,
+    *,
+    update: int = 5,
+    snapshots: tuple[Snapshot, ...] = (ELSEWHERE,),
+    data: tuple[str, ...] = ("/home/ann/raw",),
+    schema: DatasetSchema | None = None,
+) -> Path:
+    """A run that looks as if it had been trained; the newest policy's folder."""
+    run.mkdir(exist_ok=True)
+    config = TrainConfig(run=Path("/home/ann/run"), data=tuple(map(Path, data)), **SMALL)  # type: ignore[arg-type]
+    (run / "config.json").write_bytes(encode_json({**config.to_json(), "data": list(data)}))
+    torch.manual_seed(update)
+    schema = schema or task_schema("maze", {"size": 5})
+    policy = Policy(schema, ArchitectureConfig(**SMALL), (0.9, 0.99), 0.99)  # type: ignore[arg-type]
+    return PolicyRegistry.create(run).publish(policy, update=update, snapshots=snapshots)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    publish(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def share(policy: Path, **settings: Any) -> PushPolicyResult:
+    return push_policy(
+        PushPolicyConfig(policy=policy, repository=NAME, **{"license": "mit", **settings})
+    )
+
+
+def fetch(output: Path, repository: str = NAME) -> PullPolicyResult:
+    return pull_policy(PullPolicyConfig(repository=repository, output=output))
+
+
+def card_of(hub: Hub) -> tuple[dict[str, Any], str]:
+    import yaml
+
+    text = hub.repository(NAME).files["README.md"].content.decode()
+    _, head, body = text.split("---\n", 2)
+    return yaml.safe_load(head), body
+
+
+def evaluation_of(policy: Path, **changes: Any) -> bytes:
+    policy_id = load_snapshot(policy)[1].policy_id
+    return encode_json({"policy": policy_id, "mean_return": 1.5, "success": 0.25} | changes)
+
+
+def test_what_is_pushed_is_pulled_bit_by_bit(hub: Hub, run: Path, tmp_path: Path) -> None:
+    result = share(run, tag="v1")
+    repository = hub.repository(NAME)
+    assert len(repository.commits) == 2, "the one that made the repository, and the push"
+    assert repository.head.oid == result.commit == repository.tags["v1"]
+    assert repository.files["policy.safetensors"].is_lfs
+    pulled = fetch(tmp_path / "copy", f"{NAME}@v1")
+    newest = run / "policies" / "00000005"
+    for name in ("policy.json", "policy.safetensors"):
+        assert (tmp_path / "copy" / name).read_bytes() == (newest / name).read_bytes()
+    assert pulled.policy_id == result.policy_id == load_snapshot(tmp_path / "copy")[1].policy_id
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "run"]
+    assert fetch(tmp_path / "copy").new_bytes == 0, "the same policy is there"
+    again = share(tmp_path / "copy")
+    assert (again.files, again.unchanged) == (0, 4), "a copy says of itself what the run said"
+
+
+def test_a_second_push_changes_what_is_new_and_nothing_twice(hub: Hub, run: Path) -> None:
+    first = share(run, tag="v1")
+    assert (share(run).files, share(run, tag="v1").files) == (0, 0)
+    publish(run, update=9)
+    planned = share(run, dry_run=True)
+    assert planned.commit is None and hub.repository(NAME).head.oid == first.commit
+    second = share(run, tag="v2")
+    assert (planned.files, planned.bytes) == (second.files, second.bytes)
+    assert {change.path for change in planned.changes} == {
+        *("policy.json", "policy.safetensors", "README.md")
+    }
+    assert hub.repository(NAME).tags == {"v1": first.commit, "v2": second.commit}
+    assert len(hub.repository(NAME).commits) == 3
+    publish(run, update=12)
+    with pytest.raises(DatasetError, match="'v1' names commit .* for good"):
+        share(run, tag="v1")
+    assert hub.repository(NAME).head.oid == second.commit
+
+
+def test_the_card_tells_what_the_policy_is(hub: Hub, run: Path, tmp_path: Path) -> None:
+    (run / "evaluation.json").write_bytes(
+        evaluation_of(
+            run / "policies" / "00000005",
+            goals=[{"goal": "cell 1 1", "asked": 3, "completed": 2}],
+            task_args={"size": 5},
+        )
+    )
+    assert share(run).is_evaluated
+    head, body = card_of(hub)
+    assert (head["library_name"], head["pipeline_tag"]) == ("retold", "reinforcement-learning")
+    assert {"maze", "retold", "reinforcement-learning"} <= set(head["tags"])
+    (index,) = head["model-index"]
+    scores = {metric["name"]: metric["value"] for metric in index["results"][0]["metrics"]}
+    assert scores == {"mean return": 1.5, "success": 0.25}
+    for words in ("| model_width | 16 |", "| learning_rate | 0.0005 |", "| 3 | 2 | cell 1 1 |"):
+        assert words in body
+    assert ELSEWHERE.dataset_id in body and "5 updates" in body
+    from huggingface_hub import ModelCard
+
+    (tmp_path / "README.md").write_bytes(hub.repository(NAME).files["README.md"].content)
+    known = ModelCard.load(tmp_path / "README.md").data
+    assert known.eval_results is not None and known.eval_results[0].metric_value == 1.5
+    there = b"".join(blob.content for blob in hub.repository(NAME).files.values())
+    assert b"/home/ann" not in there, "places of this machine stay here"
+
+
+def test_the_five_lines_of_the_card_load_the_policy(hub: Hub, run: Path) -> None:
+    share(run)
+    code = card_of(hub)[1].partition("```python\n")[2].partition("```")[0]
+    assert len(code.strip().splitlines()) == 5
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}print(agent.description.update)"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.stdout.split() == ["5"], done.stderr
+
+
+def test_a_score_goes_when_another_policy_comes(hub: Hub, run: Path) -> None:
+    path = run / "evaluation.json"
+    path.write_bytes(evaluation_of(run / "policies" / "00000005"))
+    share(run)
+    newest = publish(run, update=9)
+    result = share(run)
+    assert not result.is_evaluated and result.removed == 1
+    assert "model-index" not in card_of(hub)[0] and "## Evaluation" not in card_of(hub)[1]
+    with pytest.raises(PolicyError, match="it tells of policy '[0-9a-f]{16}', but this is"):
+        share(run, evaluation=path)
+    for content in (b"[]", b"{", b'{"policy": "x"}', b'{"policy": "x", "mean_return": NaN}'):
+        path.write_bytes(content)
+        with pytest.raises(PolicyError, match=r"evaluation\.json: "):
+            share(run, evaluation=path)
+        assert not share(run).is_evaluated
+    with pytest.raises(PolicyError, match="there is no such file"):
+        share(run, evaluation=run / "nothing.json")
+    path.write_bytes(evaluation_of(newest))
+    assert share(run).is_evaluated
+
+
+def test_what_the_loop_scored_is_found(hub: Hub, run: Path) -> None:
+    loop = {"seed": 3, "evaluate": {"episodes": 20, "action": "sample"}}
+    (run / "loop.json").write_bytes(encode_json(loop))
+    rows = [{"updates": n, "evaluation_return": n / 2, "evaluation_success": None} for n in (2, 5)]
+    (run / "iterations.jsonl").write_bytes(b"".join(map(encode_json, rows)) + b'{"upd')
+    assert share(run).is_evaluated
+    stored = json.loads(hub.repository(NAME).files["evaluation.json"].content)
+    assert (stored["mean_return"], stored["episodes"], stored["seed"]) == (2.5, 20, 3)
+
+
+def test_datasets_are_named_by_their_release(hub: Hub, tmp_path: Path) -> None:
+    raw = collect_maze(tmp_path / "raw", episodes=2)
+    send(raw, tag="v1")
+    get(tmp_path / "copy", "me/maze@v1")
+    seen = CommitLog.open(raw).snapshot(0)
+    collect_maze(raw, first=2, episodes=1)
+    send(raw, tag="v2")
+    run = tmp_path / "run"
+    for data in (str(tmp_path / "copy"), "hf://me/maze@v1", "hf://me/maze"):
+        publish(run, snapshots=(seen,), data=(data,))
+        assert share(run).datasets == ("hf://me/maze@v1",)
+        head, body = card_of(hub)
+        assert head["datasets"] == ["me/maze"] and f"| `v1` | `{seen.dataset_id}` | 0 |" in body
+    publish(run, update=7, snapshots=(seen, ELSEWHERE), data=(str(raw), "/home/ann/other"))
+    assert share(run).datasets == (seen.dataset_id, ELSEWHERE.dataset_id)
+    named = share(run, trained_on=("me/maze",))
+    assert named.datasets == ("hf://me/maze@v1", ELSEWHERE.dataset_id)
+    later = CommitLog.open(raw).snapshot(1)
+    with pytest.raises(DatasetError, match="was not trained on this dataset"):
+        share(publish(run, update=9, snapshots=(later,)), trained_on=("me/maze@v1",))
+    with pytest.raises(DatasetError, match="no such repository"):
+        share(run, trained_on=("me/nothing",))
+    with pytest.raises(UsageError, match="names a repository twice"):
+        share(run, trained_on=("me/maze", "me/maze@v2"))
+
+
+def test_a_dataset_that_was_pushed_as_a_copy_is_known_by_its_parent(
+    hub: Hub, tmp_path: Path
+) -> None:
+    raw = collect_maze(tmp_path / "raw", episodes=2)
+    send(raw, profile="small", tag="v1")
+    publish(tmp_path / "run", snapshots=(CommitLog.open(raw).snapshot(0),))
+    assert share(tmp_path / "run", trained_on=("me/maze",)).datasets == ("hf://me/maze@v1",)
+
+
+def test_what_people_wrote_in_a_card_is_kept(hub: Hub, run: Path) -> None:
+    repository = hub.make(NAME)
+    repository.put("README.md", b"---\nlicense: cc0-1.0\ntags: [mine]\n---\n# Walker\n\nRead me.\n")
+    repository.put("figure.svg", b"<svg/>")
+    push_policy(PushPolicyConfig(policy=run, repository=NAME))
+    publish(run, update=9)
+    push_policy(PushPolicyConfig(policy=run, repository=NAME))
+    head, body = card_of(hub)
+    assert head["license"] == "cc0-1.0" and "mine" in head["tags"]
+    assert "# Walker\n\nRead me." in body and body.count("## Training") == 1
+    assert "9 updates" in body and "figure.svg" in repository.files
+    with pytest.raises(UsageError, match="--license"):
+        push_policy(PushPolicyConfig(policy=run, repository="me/other"))
+
+
+def test_tokens_and_home_folders_are_not_pushed(hub: Hub, run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "scores.json"
+    policy = run / "policies" / "00000005"
+    path.write_bytes(evaluation_of(policy, task_args={"map": "/home/ann/secret-plans/map"}))
+    with pytest.raises(DatasetError, match=r"names the folder /home/ann .*--allow-paths"):
+        share(run, evaluation=path)
+    assert NAME not in hub.repositories
+    share(run, evaluation=path, allow_paths=True)
+    path.write_bytes(evaluation_of(policy, task_args={"key": TOKEN}))
+    for settings in ({}, {"allow_paths": True}):
+        with pytest.raises(DatasetError, match="looks like a secret") as refused:
+            share(run, evaluation=path, **settings)
+        assert TOKEN not in str(refused.value)
+
+
+def test_a_repository_of_something_else_is_left_alone(hub: Hub, run: Path, tmp_path: Path) -> None:
+    repository = hub.make(NAME)
+    repository.put("config.json", b'{"model_type": "bert"}')
+    with pytest.raises(PolicyError, match="none of Retold's"):
+        share(run)
+    hub.repositories.clear()
+    share(run)
+    other = tmp_path / "other"
+    publish(other, schema=task_schema("bandit", {}))
+    with pytest.raises(
+        PolicyError, match="holds a policy for 'maze', but this one is for 'bandit'"
+    ):
+        share(other)
+    raw = collect_maze(tmp_path / "raw", episodes=2)
+    send(raw)
+    with pytest.raises(DatasetError, match="no such repository"):
+        fetch(tmp_path / "x", "me/maze")
+    with pytest.raises(UsageError, match="Random actions"):
+        share(Path("random"))
+    with pytest.raises(UsageError, match="goes to the main branch"):
+        PushPolicyConfig(policy=run, repository=f"{NAME}@v1")
+
+
+def test_a_push_that_loses_a_race_says_so_and_changes_nothing(hub: Hub, run: Path) -> None:
+    share(run)
+    publish(run, update=9)
+    hub.take()
+    share(run, dry_run=True)
+    hub.fail("race", at=len(hub.take()) + 1)
+    with pytest.raises(ConflictError, match="somebody else committed"):
+        share(run)
+    assert hub.repository(NAME).commits[-1].title == "put somebody-else.txt"
+    hub.heal()
+    share(run)
+    assert "somebody-else.txt" in hub.repository(NAME).files
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A client that waits for a server that hangs for a moment only."""
+    for module in (hub_client, hub_revision):
+        monkeypatch.setattr(module, "TIMEOUT_SECONDS", 0.3)
+    close_session()  # the one that other tests used waits as long as it was told to
+    yield
+    close_session()
+
+
+def check_push(hub: Hub, run: Path, kind: str, most: int) -> None:
+    for number in steps(hub, lambda: share(run, tag="v1"), most):
+        for count in (1, EVER)[: 1 + (kind != "stall")]:
+            hub.repositories.clear()
+            hub.fail(kind, at=number, count=count)
+            error = attempt(lambda: share(run, tag="v1"))
+            there = hub.repositories.get(NAME)
+            files = {} if there is None else there.files
+            assert ("policy.json" in files) == ("README.md" in files), "half a push"
+            assert kind not in ("500", "cut") or count == 1 or error is not None
+            hub.heal()
+            share(run, tag="v1")
+            repository = hub.repository(NAME)
+            assert len(repository.commits) == 2, (kind, number, count)
+            assert repository.tags == {"v1": repository.head.oid}
+
+
+def check_pull(hub: Hub, run: Path, kind: str, most: int) -> None:
+    share(run)
+    place = run.parent / "copies"
+    place.mkdir()
+    for number in steps(hub, lambda: fetch(place / "first"), most):
+        for count in (1, EVER)[: 1 + (kind != "stall")]:
+            copy = place / f"{number}-{count}"
+            hub.fail(kind, at=number, count=count)
+            error = attempt(lambda copy=copy: fetch(copy))  # type: ignore[misc]
+            assert copy.exists() == (error is None), "a policy appears whole or not at all"
+            hub.heal()
+            fetch(copy)
+            assert tree(copy) == tree(place / "first"), (kind, number, count)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_push_and_a_pull_survive_faults(hub: Hub, run: Path, kind: str) -> None:
+    check_push(hub, run, kind, most=2)
+    check_pull(hub, run, kind, most=2)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_push_and_a_pull_survive_faults_at_every_request(hub: Hub, run: Path, kind: str) -> None:
+    check_push(hub, run, kind, most=1000)
+    check_pull(hub, run, kind, most=1000)
+
+
+def forge(repository: Any, **changes: Any) -> None:
+    """Let `policy.json` there say something else."""
+    content = json.loads(repository.files["policy.json"].content)
+    repository.put("policy.json", encode_json(content | changes))
+
+
+def test_a_hostile_repository_harms_nothing(hub: Hub, run: Path, tmp_path: Path) -> None:
+    class Harm:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (open, (str(tmp_path / "harmed"), "w"))
+
+    share(run)
+    repository = hub.repository(NAME)
+    good = repository.head
+    weights = repository.files["policy.safetensors"].content
+    evil = pickle.dumps(Harm()).ljust(len(weights), b".")
+    sizes = dict(json.loads(repository.files["policy.json"].content)["architecture"])
+    attacks: dict[str, Callable[[], object]] = {
+        "wrong bytes": lambda: repository.put("policy.safetensors", b"x" * len(weights)),
+        "a wrong hash that is claimed": lambda: repository.put(
+            "policy.safetensors",
+            b"x" * len(weights),
+            is_lfs=True,
+            claimed_sha256=repository.files["policy.safetensors"].sha256,
+        ),
+        "a huge size": lambda: repository.put("policy.safetensors", weights, claimed_size=10**15),
+        "a pickle in place of weights": lambda: (
+            repository.put("policy.safetensors", evil),
+            forge(repository, weights_sha256=sha256_hex(evil)),
+        ),
+        "a huge description": lambda: repository.put("policy.json", b"{}", claimed_size=10**12),
+        "a deep description": lambda: repository.put("policy.json", b"[" * 100_000),
+        "a description of nothing": lambda: repository.put("policy.json", b"{}"),
+        "endless layers": lambda: forge(repository, architecture=sizes | {"layers": 10**9}),
+        "layers that are no number": lambda: forge(
+            repository, architecture=sizes | {"layers": "1"}
+        ),
+        "a vast width": lambda: forge(repository, architecture=sizes | {"model_width": 4_000_000}),
+        "an unknown field": lambda: forge(repository, architecture=sizes | {"code": "evil()"}),
+        "no architecture": lambda: forge(repository, architecture=[]),
+        "endless discounts": lambda: forge(repository, discounts=[0.9] * 10_000),
+        "a missing file": lambda: repository.commit({}, ["policy.safetensors"], "gone"),
+    }
+    for name, attack in attacks.items():
+        attack()
+        hub.take()
+        error = attempt(lambda: fetch(tmp_path / "copy"))
+        assert error is not None and not (tmp_path / "copy").exists(), name
+        assert sum(seen.sent for seen in hub.take()) < 200_000, name
+        repository.commit(dict(good.files), [], "mended")
+    assert not (tmp_path / "harmed").exists()
+
+
+def test_what_is_no_part_of_a_policy_is_not_even_fetched(
+    hub: Hub, run: Path, tmp_path: Path
+) -> None:
+    share(run)
+    repository = hub.repository(NAME)
+    for path in ("setup.py", "policy.pkl", "../escaped", "/etc/passwd", "policies/../../escaped"):
+        repository.put(path, b"evil")
+    repository.put("evaluation.json", b"{}", claimed_size=10**12)
+    card = b"---\nlicense: mit\n---\n<script>alert(1)</script>\n"
+    repository.put("README.md", card)
+    (tmp_path / "deep").mkdir()
+    fetch(tmp_path / "deep" / "copy")
+    assert sorted(path.name for path in (tmp_path / "deep" / "copy").iterdir()) == [
+        *("README.md", "config.json", "policy.json", "policy.safetensors")
+    ]
+    assert not list(tmp_path.rglob("escaped"))
+    assert (tmp_path / "deep" / "copy" / "README.md").read_bytes() == card
+
+
+def test_what_stands_where_a_policy_should_go_is_left_alone(
+    hub: Hub, run: Path, tmp_path: Path
+) -> None:
+    share(run)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / ".copy.pull").symlink_to(outside)
+    with pytest.raises(Exception, match="link to elsewhere"):
+        fetch(tmp_path / "copy")
+    (tmp_path / ".copy.pull").unlink()
+    (tmp_path / "copy").symlink_to(outside / "nothing")
+    with pytest.raises(DatasetError, match="exists already"):
+        fetch(tmp_path / "copy")
+    assert list(outside.iterdir()) == []
+    with pytest.raises(DatasetError, match="exists already"):
+        fetch(outside)
+    fetch(tmp_path / "sound")
+    (tmp_path / "sound" / "policy.safetensors").write_bytes(b"damaged")
+    with pytest.raises(PolicyError, match="hash differs"):
+        fetch(tmp_path / "sound")
+
+
+def test_an_interrupted_pull_of_an_older_release_is_forgotten(
+    hub: Hub, run: Path, tmp_path: Path
+) -> None:
+    share(run)
+    last = steps(hub, lambda: fetch(tmp_path / "first"), 1)[-1]
+    hub.fail("500", at=last, count=EVER)
+    assert attempt(lambda: fetch(tmp_path / "copy")) is not None
+    hub.heal()
+    (tmp_path / ".copy.pull" / ".policy.safetensors.part").write_bytes(b"half of the old one")
+    publish(run, update=9)
+    share(run)
+    assert fetch(tmp_path / "copy").update == 9
+
+
+def test_the_commands_print_one_line_and_exit_1(
+    hub: Hub,
+    run: Path,
+    tmp_path: Path,
+    run_retold: RunRetold,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pushed = run_retold("push-policy", run, NAME, "--license", "mit", "--tag", "v1", "--json")
+    assert pushed.returncode == 0, pushed.stderr
+    assert json.loads(pushed.stdout)["tag"] == "v1"
+    assert TOKEN not in pushed.stdout + pushed.stderr
+    pulled = run_retold("pull-policy", f"{NAME}@v1", tmp_path / "copy")
+    assert pulled.returncode == 0, pulled.stderr
+    assert json.loads(pushed.stdout)["policy_id"] in pulled.stdout
+    publish(run, update=9)
+    hub.token = "hf_" + "n" * 34
+    for arguments, status, what in (
+        (("push-policy", run, NAME), 1, "hf auth login"),
+        (("push-policy", tmp_path / "nothing", NAME), 1, "no policy registry"),
+        (("push-policy", run, NAME, "--tag", "1"), 2, "Begin with a letter"),
+        (("pull-policy", "me/nothing", tmp_path / "x"), 1, "no such repository"),
+        (("pull-policy", f"{NAME}@v9", tmp_path / "x"), 1, "no such tag"),
+        (("pull-policy", "me", tmp_path / "x"), 2, "OWNER/NAME"),
+    ):
+        assert main([*map(str, arguments)]) == status
+        told = capsys.readouterr().err
+        assert what in told and len(told.strip().splitlines()) == 1, told
+
+
+def test_an_evaluation_says_how_it_was_made(run: Path) -> None:
+    score = evaluate(EvaluateConfig(policy=run, episodes=1, seed=7, action="sample"))
+    assert (score.action, score.seed, score.task_args["size"]) == ("sample", 7, 5)
