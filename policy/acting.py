@@ -104,11 +104,13 @@ class PolicyActor:
         self._reward = np.zeros(slots, np.float32)
         self._reset = np.zeros(slots, np.bool_)
         self._step = np.zeros(slots, np.int64)
+        self._has_previous = np.zeros(slots, np.bool_)
         self._progress = np.zeros(slots, np.int64)
         self._sees_return = policy.architecture.sees_return
         self._wanted = target_return
         self._return_to_go = np.zeros(slots, np.float32)
         self._all = list(range(slots))
+        self._whole = self._view_inputs()
 
     def begin(self, slot: int, instruction: tuple[int, ...]) -> None:
         """Forget the slot's episode and start the next."""
@@ -117,6 +119,7 @@ class PolicyActor:
         for leaf in self._policy.schema.action_leaves:
             self._arrays[leaf.path][slot] = 0
         self._step[slot] = 0
+        self._has_previous[slot] = False
         self._reward[slot] = 0.0
         self._reset[slot] = False
         self._return_to_go[slot] = self._target(instruction)
@@ -131,9 +134,10 @@ class PolicyActor:
                 self._arrays[path][slot] = value
         # In the order of the slots, the cache of all of them is read as it lies.
         order = sorted(slots)
-        rows: list[int] | slice = slice(None) if order == self._all else order
+        rows = torch.tensor(order)
+        inputs = self._whole if order == self._all else _take_rows(self._whole, rows)
         with torch.inference_mode():
-            features = self._policy.advance(self._inputs(rows), self._state, torch.tensor(order))
+            features = self._policy.advance(inputs, self._state, rows)
             numbers = self._policy.acting_numbers(features).double().numpy()
         if list(slots) != order:
             numbers = numbers[np.searchsorted(order, slots)]
@@ -147,6 +151,7 @@ class PolicyActor:
         self._reset[slot] = reset
         self._return_to_go[slot] -= reward
         self._step[slot] += 1
+        self._has_previous[slot] = True
 
     def _target(self, instruction: tuple[int, ...]) -> float:
         """The return that an episode is asked for."""
@@ -157,21 +162,21 @@ class PolicyActor:
         kept = float(self._policy.target_return)
         return min(kept, len(instruction)) if instruction else kept
 
-    def _inputs(self, rows: list[int] | slice) -> PolicyInputs:
+    def _view_inputs(self) -> PolicyInputs:
+        """All slots' inputs; they lie in the arrays, and follow what is written there."""
         schema = self._policy.schema
 
         def column(array: NDArray[Any]) -> Tensor:
-            return torch.from_numpy(array[rows])[:, None]
+            return torch.from_numpy(array)[:, None]
 
-        step = column(self._step)
         return PolicyInputs(
             observation={x.path: column(self._arrays[x.path]) for x in schema.observation_leaves},
             previous_action={x.path: column(self._arrays[x.path]) for x in schema.action_leaves},
-            has_previous=step > 0,
+            has_previous=column(self._has_previous),
             previous_reward=column(self._reward),
             previous_reset=column(self._reset),
-            step=step,
-            instruction=torch.from_numpy(self._arrays[""][rows]),
+            step=column(self._step),
+            instruction=torch.from_numpy(self._arrays[""]),
             progress=column(self._progress),
             return_to_go=column(self._return_to_go) if self._sees_return else None,
         )
@@ -184,6 +189,20 @@ def check_target_return(objective: str, target_return: float) -> None:
             f"--target-return is {target_return}, but the policy's objective is {objective}: only "
             f"dt policies are asked for a return. Leave it out."
         )
+
+
+def _take_rows(inputs: PolicyInputs, rows: Tensor) -> PolicyInputs:
+    return PolicyInputs(
+        observation={path: part[rows] for path, part in inputs.observation.items()},
+        previous_action={path: part[rows] for path, part in inputs.previous_action.items()},
+        has_previous=inputs.has_previous[rows],
+        previous_reward=inputs.previous_reward[rows],
+        previous_reset=inputs.previous_reset[rows],
+        step=inputs.step[rows],
+        instruction=inputs.instruction[rows],
+        progress=inputs.progress[rows],
+        return_to_go=None if inputs.return_to_go is None else inputs.return_to_go[rows],
+    )
 
 
 def _leaf_rows(leaves: Sequence[Leaf], slots: int) -> dict[str, NDArray[Any]]:

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -48,7 +47,9 @@ class ActionCodec:
         """`[..., choices]`, int64 from 0, or `[..., amounts]` in [-1, 1], from `[..., *shape]`."""
         flat = stored.flatten(stored.ndim - len(self.shape)) if self.shape else stored[..., None]
         if self.counts:
-            return flat.long() - torch.tensor(self.start, device=stored.device)
+            counted = flat.long()
+            start = torch.tensor(self.start, device=stored.device) if any(self.start) else 0
+            return counted - start
         low, high = (torch.tensor(bound, device=stored.device) for bound in (self.low, self.high))
         return (2 * (flat.float() - low) / (high - low) - 1).clamp(-1, 1)
 
@@ -57,9 +58,9 @@ class ActionCodec:
         if not self.counts:
             return encoded.float()
         if len(self.counts) == 1:
-            return F.one_hot(encoded[..., 0], self.counts[0]).float()
-        parts = [F.one_hot(encoded[..., place], count) for place, count in enumerate(self.counts)]
-        return torch.cat(parts, -1).float()
+            return _one_hot(encoded[..., 0], self.counts[0])
+        parts = [_one_hot(encoded[..., place], count) for place, count in enumerate(self.counts)]
+        return torch.cat(parts, -1)
 
     def decode(self, numbers: ArrayLike) -> Any:
         """The value to act with, from options counted from 0 or amounts in [-1, 1]."""
@@ -107,6 +108,11 @@ def make_action_codec(schema: DatasetSchema) -> ActionCodec:
                 f"The actions are a {type(space).__name__}, but the policy acts in Discrete, "
                 f"MultiDiscrete, MultiBinary and bounded float Box spaces. Choose such a task."
             )
+
+
+def _one_hot(number: Tensor, count: int) -> Tensor:
+    """`[..., count]`, float32; torch's own looks for the largest number first."""
+    return (number[..., None] == torch.arange(count, device=number.device)).float()
 
 
 def _choices(

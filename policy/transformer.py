@@ -23,19 +23,15 @@ class TransformerState:
     """Keys and values of the last steps of several episodes, overwritten in turn.
 
     The place of step t is t modulo the window, so nothing older than the window is ever seen, and
-    acting equals the parallel forward at any length.
+    acting equals the parallel forward at any length. Places that an episode has not reached hold
+    what an earlier one left; they are masked.
     """
 
-    keys: Tensor
-    """`[layers, slots, heads, window, features]`, rotated."""
-    values: Tensor
-    """`[layers, slots, heads, window, features]`"""
-    steps: Tensor
-    """`[slots, window]`, int64: step that each place holds, -1 if none."""
+    memory: Tensor
+    """`[layers, slots, window, 2, heads, features]`: keys, rotated, then values."""
 
     def clear(self, slot: int) -> None:
-        """Forget an episode."""
-        self.steps[slot] = -1
+        """Nothing to do: an episode sees the places of its own steps alone."""
 
 
 class TransformerBlock(nn.Module):
@@ -74,6 +70,28 @@ class TransformerBlock(nn.Module):
             return query, key, value
         return rotate(query, rotation), rotate(key, rotation), value
 
+    def remember(
+        self, x: Tensor, turns: Rotation | None, memory: Tensor, at: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """Queries `[rows, heads, 1, features]`; keys and values are put into the memory.
+
+        Args:
+            x: `[rows, width]`.
+            turns: cosines and signed sines, `[rows, 1, 1, features]` each.
+            memory: `[slots, window, 2, heads, features]`.
+            at: slot and place of each row.
+        """
+        projected = self.query_key_value(self.attention_norm(x))
+        projected = projected.view(len(x), 3, self.heads, -1)
+        if turns is not None:  # as `rotate` does, in place and for both at once
+            turned = projected[:, :2]
+            swapped = turned.roll(turned.shape[-1] // 2, -1)
+            turned.mul_(turns[0]).addcmul_(swapped, turns[1])
+        slots, place = at
+        memory[slots, place] = projected[:, 1:]
+        query: Tensor = projected[:, 0, :, None]
+        return query
+
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """Add what was attended to, `[rows, heads, features]`, then the feed-forward part."""
         if self.head_scale is not None:
@@ -106,6 +124,7 @@ class TransformerEncoder(nn.Module):
         self._head_width = config.model_width // config.heads
         self.blocks = nn.ModuleList(TransformerBlock(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.model_width)
+        self._turns: Tensor | None = None
 
     def forward(self, x: Tensor, step: Tensor, lengths: Sequence[int]) -> Tensor:
         """`[rows, features]` of sequences that lie one after the other."""
@@ -145,37 +164,46 @@ class TransformerEncoder(nn.Module):
     def make_state(self, slots: int) -> TransformerState:
         """An empty cache for some episodes at once."""
         config = self._config
-        shape = (config.layers, slots, config.heads, config.attention_window, self._head_width)
-        return TransformerState(
-            torch.zeros(shape),
-            torch.zeros(shape),
-            torch.full((slots, config.attention_window), -1),
-        )
+        sizes = (slots, config.attention_window, 2, config.heads, self._head_width)
+        return TransformerState(torch.zeros(config.layers, *sizes))
 
     def advance(self, x: Tensor, step: Tensor, state: TransformerState, slots: Tensor) -> Tensor:
         """`[batch, features]` of one step of the episodes in `slots`; the cache takes it in."""
+        first, last = (int(number) for number in step.aminmax())
         place = step % self._config.attention_window
-        state.steps[slots, place] = step
-        used = min(self._config.attention_window, int(step.max()) + 1)
+        used = min(self._config.attention_window, last + 1)
         # Where every slot is asked in turn, the cache is read as it lies.
-        is_whole = len(slots) == len(state.steps) and bool((slots.diff() == 1).all())
+        is_whole = slots.tolist() == list(range(state.memory.shape[1]))
         rows: Tensor | slice = slice(None) if is_whole else slots
-        # Places hold this episode's steps: those cleared are -1, all others are in the window.
-        held = state.steps[rows, :used] >= 0
-        mask = None if bool(held.all()) else held[:, None, None, :]
-        rotation = self._rotation(step, x.dtype)
-        for layer, block in enumerate(self.blocks):
+        mask = None
+        if first + 1 < used:  # some have not come as far as others
+            mask = (torch.arange(used, device=x.device) <= step[:, None])[:, None, None]
+        turns = self._turns_of(step, last, x)
+        for memory, block in zip(state.memory, self.blocks, strict=True):
             assert isinstance(block, TransformerBlock)
-            query, key, value = block.project(x, rotation)
-            keys, values = state.keys[layer], state.values[layer]
-            keys[slots, :, place] = key
-            values[slots, :, place] = value
-            attended = F.scaled_dot_product_attention(
-                query[:, :, None], keys[rows, :, :used], values[rows, :, :used], attn_mask=mask
-            )
+            query = block.remember(x, turns, memory, (slots, place))
+            keys, values = memory[rows, :used].transpose(1, 3).unbind(2)
+            attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
             x = block.finish(x, attended[:, :, 0])
         encoded: Tensor = self.norm(x)
         return encoded
+
+    def _turns_of(self, step: Tensor, last: int, x: Tensor) -> Rotation | None:
+        """Cosines and signed sines, `[batch, 1, 1, features]` each, looked up."""
+        if self._config.positions == "none":
+            return None
+        table = self._turns
+        if (
+            table is None
+            or last >= len(table)
+            or (table.dtype, table.device) != (x.dtype, x.device)
+        ):
+            steps = torch.arange(2 * last + 128, device=x.device)
+            cosine, sine = rotary_angles(steps, self._head_width, x.dtype)
+            table = torch.stack([torch.cat([cosine, cosine], -1), torch.cat([-sine, sine], -1)], 1)
+            self._turns = table
+        cosine, sine = table[step].unsqueeze(2).unbind(1)
+        return cosine, sine
 
     def _rotation(self, step: Tensor, dtype: torch.dtype) -> Rotation | None:
         if self._config.positions == "none":
