@@ -44,15 +44,30 @@ def rewrite_rows(
         materialize: write variants with arrays of their own, as their sources have them.
     """
     entries = []
+    mostly = _find_mostly_wanted(reader, rows)
     for schema, is_raw, group in _group_rows(reader, rows, materialize):
         if is_raw:
-            with fetch_whole(list(dict.fromkeys(reader.shard_of(row)[0] for row in group))):
+            shards = dict.fromkeys(reader.shard_of(row)[0] for row in group)
+            with fetch_whole([shard for shard in shards if shard.entry.shard_id in mostly]):
                 episodes = [_read_episode(reader, row, change) for row in group]
             entries.append(write_raw_shard(target, episodes, schema, profile=profile))
         else:
             records = [change(reader.record(row)) for row in group]
             entries.append(_write_variants(reader, group, records, schema, target))
     return entries
+
+
+def _find_mostly_wanted(reader: DatasetReader, rows: Sequence[int]) -> set[str]:
+    """Shards half of whose steps are wanted, or more: of the others a store sends pieces."""
+    steps: dict[str, int] = {}
+    for row in rows:
+        shard, _ = reader.shard_of(row)
+        steps[shard.entry.shard_id] = steps.get(shard.entry.shard_id, 0) + int(reader.lengths[row])
+    return {
+        shard_id
+        for shard_id, wanted in steps.items()
+        if 2 * wanted >= reader.shard_reader(shard_id).entry.steps
+    }
 
 
 def _read_episode(reader: DatasetReader, row: int, change: ChangeRecord) -> Episode:
