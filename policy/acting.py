@@ -110,7 +110,7 @@ class PolicyActor:
         self._wanted = target_return
         self._return_to_go = np.zeros(slots, np.float32)
         self._all = list(range(slots))
-        self._whole = self._view_inputs()
+        self._inputs = self._view_inputs()
 
     def begin(self, slot: int, instruction: tuple[int, ...]) -> None:
         """Forget the slot's episode and start the next."""
@@ -135,7 +135,7 @@ class PolicyActor:
         # In the order of the slots, the cache of all of them is read as it lies.
         order = sorted(slots)
         rows = torch.tensor(order)
-        inputs = self._whole if order == self._all else _take_rows(self._whole, rows)
+        inputs = self._inputs if order == self._all else _take_rows(self._inputs, rows)
         with torch.inference_mode():
             features = self._policy.advance(inputs, self._state, rows)
             numbers = self._policy.acting_numbers(features).double().numpy()

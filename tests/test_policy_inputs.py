@@ -172,7 +172,7 @@ def test_a_step_is_encoded_as_in_a_window() -> None:
     for step in range(5):
         observation = {path: rows[step] for path, rows in episode.observation.items()}
         actor.act([0], [observation], [int(episode.progress[step])])
-        for name, rows in leaves_of(actor._inputs([0])).items():
+        for name, rows in leaves_of(actor._inputs).items():
             assert torch.equal(rows[0, 0], whole[name][0, step]), name
         action = {path: rows[step] for path, rows in episode.action.items()}
         actor.record(0, action, float(episode.reward[step]), bool(episode.reset[step]))
