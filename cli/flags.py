@@ -108,6 +108,14 @@ def make_parser(line: CommandLine, config_class: type) -> argparse.ArgumentParse
         )
     for field in fields.values():
         _add_flag(parser, field)
+    if presets := _presets(config_class):
+        parser.add_argument(
+            "--preset",
+            dest="preset",
+            metavar="|".join(presets),
+            default=None,
+            help="Values to begin with; a flag or a key of --config beats them. (default: none)",
+        )
     if line.has_config_file:
         parser.add_argument(
             "--config",
@@ -139,6 +147,11 @@ def read_command_line(
     if line.has_config_file and namespace.config_file is not None:
         path = Path(namespace.config_file)
         values = values_from_toml(config_class, read_toml(path), where=str(path)) | values
+    if _presets(config_class) and namespace.preset is not None:
+        try:
+            values = _preset_values(config_class, namespace.preset) | values
+        except ValueError as error:
+            raise UsageError(f"--preset {error} See retold {line.command} --help.") from None
     for field in fields.values():
         if field.name not in values and field.default is dataclasses.MISSING:
             name = field.name.upper() if field.name in line.positional else field.flag
@@ -168,7 +181,7 @@ def values_from_toml(
 
     Args:
         config_class: whose fields the keys are.
-        content: the table.
+        content: the table; where the class has presets, `preset` names one that the rest changes.
         where: file (and section) for messages.
         managed: keys that exist but may not be set here, with who sets them.
 
@@ -177,7 +190,14 @@ def values_from_toml(
     """
     fields = {field.name: field for field in config_fields(config_class)}
     values = {}
+    preset: Mapping[str, Any] = {}
     for key, value in content.items():
+        if key == "preset" and _presets(config_class):
+            try:
+                preset = _preset_values(config_class, value)
+            except ValueError as error:
+                raise UsageError(f"{where}: 'preset' {error}") from None
+            continue
         if key in managed:
             raise UsageError(f"{where}: {key!r} is set by {managed[key]}. Remove it here.")
         if key not in fields:
@@ -188,7 +208,21 @@ def values_from_toml(
             values[key] = parse_toml(fields[key].kind, value)
         except ValueError as error:
             raise UsageError(f"{where}: {key!r} {error}.") from None
-    return values
+    return {**preset, **values}
+
+
+def _presets(config_class: type) -> Mapping[str, Mapping[str, Any]]:
+    """Named sets of values that a configuration class has."""
+    presets: Mapping[str, Mapping[str, Any]] = getattr(config_class, "PRESETS", {})
+    return presets
+
+
+def _preset_values(config_class: type, name: Any) -> dict[str, Any]:
+    presets = _presets(config_class)
+    if name not in presets:
+        nearest = suggest_nearest(str(name), list(presets))
+        raise ValueError(f"is {name!r}, which is none of {', '.join(presets)}.{nearest}")
+    return dict(presets[name])
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -110,6 +110,7 @@ class ActorCritic:
                 count=count,
                 cloning_filter=config.cloning_filter,
                 temperature=config.cloning_temperature,
+                moves_critics=config.actor_moves_critics,
             )
         return vector_losses(
             seen,
@@ -121,6 +122,7 @@ class ActorCritic:
             count=count,
             cloning_filter=config.cloning_filter,
             temperature=config.cloning_temperature,
+            moves_critics=config.actor_moves_critics,
         )
 
     def _weigh(self, losses: Losses) -> Tensor:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from retold.dataset.paths import DatasetPath
 from retold.dataset.sources import SourceFlag
@@ -12,6 +12,19 @@ from retold.schemas.errors import UsageError
 
 Filter = Literal["binary", "exponential", "soft", "none"]
 """Which actions are imitated, by their advantage."""
+_NAIVE: dict[str, Any] = {
+    "normformer": False,
+    "head_scaling": False,
+    "sigma_reparam": False,
+    "activation": "relu",
+    "discounts": (0.99,),
+    "acting_discount": 0.99,
+    "critics": 2,
+    "popart": False,
+    "cloning_weight": 0.0,
+    "actor_moves_critics": True,
+}
+"""Actor-critic on a plain Transformer, as one would first write it; it is there to be compared with."""
 _MAY_CHANGE = frozenset(
     {
         *("run", "updates", "resume", "follow", "publish_every", "checkpoint_every", "threads"),
@@ -24,6 +37,9 @@ _MAY_CHANGE = frozenset(
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(ArchitectureConfig, SourceFlag):
     """What `retold train` is asked: the policy's architecture among it."""
+
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {"naive": _NAIVE}
+    """Values that `--preset NAME` begins with, by name."""
 
     run: Path
     """Folder of the run: checkpoints, metrics and published policies."""
@@ -81,6 +97,8 @@ class TrainConfig(ArchitectureConfig, SourceFlag):
     """Weight of the policy gradient through the critics."""
     cloning_weight: float = 0.1
     """Weight of the filtered behaviour cloning."""
+    actor_moves_critics: bool = False
+    """Let the policy gradient change critics and what they see of the trunk: a fault to compare with."""
     popart_rate: float = 3e-3
     """Share by which PopArt's statistics follow at each update."""
     popart: bool = True

@@ -79,11 +79,13 @@ def actor_critic_losses(
     count: Tensor,
     cloning_filter: Filter = "binary",
     temperature: float = 1.0,
+    moves_critics: bool = False,
 ) -> Losses:
     """The losses of valid rows.
 
     One critic pass serves the value of the action taken, the state's value and the actor's loss. In
-    the actor's losses the critics are constants: the gradient flows through probabilities alone.
+    the actor's losses the critics are constants: the gradient flows through probabilities alone,
+    unless `moves_critics` asks for the naive gradient that raises the critics' values as well.
 
     Args:
         features: `[valid, features]`.
@@ -94,6 +96,7 @@ def actor_critic_losses(
         count: valid rows of the whole update.
         cloning_filter: which actions are imitated.
         temperature: of the exponential and the soft filter.
+        moves_critics: whether the actor's loss changes critics, too.
     """
 
     def average(values: Tensor) -> Tensor:
@@ -104,9 +107,9 @@ def actor_critic_losses(
     taken = _of_action(outputs, action, 3)
     log_policy = heads.log_policy(features)
     chances = log_policy.exp()
-    constant = scale.actor_values(outputs.detach()).mean(0)
-    state_value = (chances * constant).sum(-1)
-    advantage = _of_action(constant, action, 2) - state_value.detach()
+    values = scale.actor_values(outputs if moves_critics else outputs.detach()).mean(0)
+    state_value = (chances * values).sum(-1)
+    advantage = (_of_action(values, action, 2) - state_value).detach()
     weight = cloning_weight(advantage, cloning_filter, temperature)
     log_taken = _of_action(log_policy, action, 2)
     in_reward = scale.from_actor_values(state_value.detach())

@@ -39,11 +39,13 @@ def vector_losses(
     count: Tensor,
     cloning_filter: Filter = "binary",
     temperature: float = 1.0,
+    moves_critics: bool = False,
 ) -> Losses:
     """The losses of valid rows.
 
     In the actor's losses critics and their view of the trunk are constants: the gradient flows
-    through the drawn action alone, into the actor and the trunk before it.
+    through the drawn action alone, into the actor and the trunk before it, unless `moves_critics`
+    asks for the naive gradient that raises the critics' values as well.
 
     Args:
         features: `[valid, features]`.
@@ -55,6 +57,7 @@ def vector_losses(
         count: valid rows of the whole update.
         cloning_filter: which actions are imitated.
         temperature: of the exponential and the soft filter.
+        moves_critics: whether the actor's loss changes critics, too.
     """
 
     def average(values: Tensor) -> Tensor:
@@ -71,7 +74,7 @@ def vector_losses(
         return scale.actor_values(values[..., None]).squeeze(-1).mean(0)
 
     drawn = sample(codec, outputs, noise)
-    state_value = weighed(heads.values_at(features, drawn, is_constant=True))
+    state_value = weighed(heads.values_at(features, drawn, is_constant=not moves_critics))
     advantage = (weighed(taken) - state_value).detach()
     weight = cloning_weight(advantage, cloning_filter, temperature)
     log_taken = log_probability(codec, outputs, encoded)
