@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from retold.policy.attention import attend, plan_attention
+from retold.policy.attention import attend, plan_attention, rotary_angles
 from retold.train.config import TrainConfig
 
 
@@ -117,12 +117,15 @@ def _batched_seconds(critics: int, rows: int, wide: int, high: int) -> float:
 def _attention_seconds(config: TrainConfig, lengths: tuple[int, ...]) -> float:
     """Forward and back of the attention of all layers."""
     rows = sum(lengths) + len(lengths)
-    shape = (rows, config.heads, config.model_width // config.heads)
-    parts = [torch.randn(shape, requires_grad=True) for _ in range(3)]
-    plan = plan_attention([n + 1 for n in lengths], config.attention_window, parts[0].device)
-    gradient = torch.randn(shape)
+    features = config.model_width // config.heads
+    projected = torch.randn(rows, 3, config.heads, features, requires_grad=True)
+    step = torch.cat([torch.arange(n + 1) for n in lengths])
+    rotation = rotary_angles(step, features)
+    window = config.attention_window
+    plan = plan_attention([n + 1 for n in lengths], window, rotation, projected.device)
+    gradient = torch.randn(rows, config.heads, features)
 
     def both() -> None:
-        attend(*parts, plan).backward(gradient)  # type: ignore[no-untyped-call]
+        attend(projected, plan).backward(gradient)  # type: ignore[no-untyped-call]
 
     return config.layers * best_seconds(both, 4)

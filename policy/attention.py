@@ -6,17 +6,16 @@ the keys it can see: memory and time grow linearly in steps at a fixed window.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from retold.policy.block_attention import BlockPlan, Rotation, attend_blocks, plan_blocks
+
 _ROTARY_BASE = 10_000.0
 _BLOCK = 256
 """Queries of a block where a sequence is longer than the window."""
-Rotation = tuple[Tensor, Tensor]
-"""Cosines and sines, `[rows, 1, features / 2]` each."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +32,73 @@ class AttentionPiece:
     """`[queries, keys]`, float: 0 or -inf; None: causal."""
 
 
+@dataclass(frozen=True)
+class PiecePlan:
+    """What torch's own attention is asked for, in turn."""
+
+    pieces: tuple[AttentionPiece, ...]
+    rotation: Rotation | None
+
+
+AttentionPlan = PiecePlan | BlockPlan
+
+
 def plan_attention(
-    lengths: Sequence[int], window: int, device: torch.device
-) -> tuple[AttentionPiece, ...]:
+    lengths: Sequence[int], window: int, rotation: Rotation | None, device: torch.device
+) -> AttentionPlan:
     """How the rows of sequences are attended to; it serves all layers.
 
     Args:
         lengths: rows of each sequence.
         window: rows that a row sees, itself included.
-        device: of the masks.
+        rotation: of queries and keys; None: they stay as they are.
+        device: that attends.
     """
+    if device.type == "cpu":
+        return plan_blocks(lengths, window, rotation)
+    return plan_pieces(lengths, window, rotation, device)
+
+
+def attend(projected: Tensor, plan: AttentionPlan) -> Tensor:
+    """`[rows, heads, features]` of what each row sees.
+
+    Args:
+        projected: `[rows, 3, heads, features]`: queries, keys and values.
+        plan: of the rows.
+    """
+    if isinstance(plan, BlockPlan):
+        return attend_blocks(projected, plan)
+    query, key, value = turned(projected, plan.rotation)
+    output = torch.empty_like(query)
+    for piece in plan.pieces:
+        q, k, v = (
+            _take(part, first, rows, piece.sequences)
+            for part, first, rows in (
+                (query, piece.first_query, piece.queries),
+                (key, piece.first_key, piece.keys),
+                (value, piece.first_key, piece.keys),
+            )
+        )
+        mask = None if piece.mask is None else piece.mask.to(q.dtype)
+        seen = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        rows = slice(piece.first_query, piece.first_query + piece.queries * piece.sequences)
+        output[rows] = seen.transpose(1, 2).flatten(0, 1)
+    return output
+
+
+def turned(projected: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, `[rows, heads, features]`; the first two turned."""
+    query, key, value = projected.unbind(1)
+    if rotation is None:
+        return query, key, value
+    dtype = projected.dtype
+    return rotate(query, rotation).to(dtype), rotate(key, rotation).to(dtype), value
+
+
+def plan_pieces(
+    lengths: Sequence[int], window: int, rotation: Rotation | None, device: torch.device
+) -> PiecePlan:
+    """The plan for torch's own attention, on any device."""
     pieces: list[AttentionPiece] = []
     band: Tensor | None = None
     first = 0
@@ -59,29 +115,7 @@ def plan_attention(
         else:
             pieces.append(AttentionPiece(first, length, first, length))
         first += length
-    return tuple(pieces)
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor, plan: Sequence[AttentionPiece]) -> Tensor:
-    """`[rows, heads, features]` of what each row sees; all three are `[rows, heads, features]`."""
-    if query.device.type == "cpu":
-        attended: Tensor = _CpuAttention.apply(query, key, value, plan)  # type: ignore[no-untyped-call]
-        return attended
-    output = torch.empty_like(query)
-    for piece in plan:
-        q, k, v = (
-            _take(part, first, rows, piece.sequences)
-            for part, first, rows in (
-                (query, piece.first_query, piece.queries),
-                (key, piece.first_key, piece.keys),
-                (value, piece.first_key, piece.keys),
-            )
-        )
-        mask = None if piece.mask is None else piece.mask.to(q.dtype)
-        seen = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
-        rows = slice(piece.first_query, piece.first_query + piece.queries * piece.sequences)
-        output[rows] = seen.transpose(1, 2).flatten(0, 1)
-    return output
+    return PiecePlan(tuple(pieces), rotation)
 
 
 def rotary_angles(step: Tensor, features: int, dtype: torch.dtype = torch.float32) -> Rotation:
@@ -106,68 +140,10 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)
 
 
-class _CpuAttention(torch.autograd.Function):
-    """Flash attention piece by piece into one output, and back into one gradient.
-
-    Autograd's own slicing would make a gradient of full size for every piece.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: Sequence[AttentionPiece]
-    ) -> Tensor:
-        output = torch.empty_like(query)
-        sums = []
-        for piece in plan:
-            q, k, v = _parts(query, key, value, piece)
-            seen, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                q, k, v, 0.0, piece.mask is None, attn_mask=_mask_like(piece, q)
-            )
-            _take(output, piece.first_query, piece.queries, piece.sequences).copy_(seen)
-            sums.append(log_sum)
-        ctx.save_for_backward(query, key, value, output, *sums)
-        ctx.plan = plan
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        query, key, value, output, *sums = ctx.saved_tensors
-        parts = (query, key, value)
-        gradients = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
-        for piece, log_sum in zip(ctx.plan, sums, strict=True):
-            q, k, v = _parts(*parts, piece)
-            seen, back = (
-                _take(part, piece.first_query, piece.queries, piece.sequences)
-                for part in (output, gradient.contiguous())
-            )
-            found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                back, q, k, v, seen, log_sum, 0.0, piece.mask is None,
-                attn_mask=_mask_like(piece, q),
-            )  # fmt: skip
-            _take(gradients[0], piece.first_query, piece.queries, piece.sequences).copy_(found[0])
-            for whole, part in zip(gradients[1:], found[1:], strict=True):
-                _take(whole, piece.first_key, piece.keys, piece.sequences).add_(part)
-        return *gradients, None
-
-
-def _parts(
-    query: Tensor, key: Tensor, value: Tensor, piece: AttentionPiece
-) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        _take(query, piece.first_query, piece.queries, piece.sequences),
-        _take(key, piece.first_key, piece.keys, piece.sequences),
-        _take(value, piece.first_key, piece.keys, piece.sequences),
-    )
-
-
 def _take(x: Tensor, first: int, rows: int, sequences: int) -> Tensor:
     """`[sequences, heads, rows, features]`, a view of `[all rows, heads, features]`."""
     part = x[first : first + rows * sequences]
     return part.view(sequences, rows, *x.shape[1:]).transpose(1, 2)
-
-
-def _mask_like(piece: AttentionPiece, query: Tensor) -> Tensor | None:
-    return None if piece.mask is None else piece.mask.to(query.dtype)
 
 
 def _band(window: int, device: torch.device) -> Tensor:

@@ -50,6 +50,11 @@ def make_linear(inputs: int, outputs: int, *, is_scaled: bool) -> nn.Linear:
     return SigmaLinear(inputs, outputs) if is_scaled else nn.Linear(inputs, outputs)
 
 
+def weight_of(layer: nn.Linear) -> Tensor:
+    """`[outputs, inputs]` that rows are multiplied by."""
+    return layer.scaled_weight if isinstance(layer, SigmaLinear) else layer.weight
+
+
 def iterate_powers(module: nn.Module) -> None:
     """One step of power iteration in every layer that has one."""
     for part in module.modules():

@@ -8,14 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from retold.policy.architecture import ArchitectureConfig
-from retold.policy.attention import (
-    Rotation,
-    attend,
-    plan_attention,
-    rotary_angles,
-    rotate,
-)
-from retold.policy.linear import make_linear
+from retold.policy.attention import attend, plan_attention, rotary_angles, turned
+from retold.policy.block_attention import Rotation
+from retold.policy.linear import make_linear, weight_of
 
 
 @dataclass
@@ -61,14 +56,11 @@ class TransformerBlock(nn.Module):
         self.after_attention = nn.LayerNorm(width) if config.normformer else None
         self.hidden_norm = nn.LayerNorm(hidden) if config.normformer else None
 
-    def project(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, `[rows, heads, features]`; the first two turned."""
+    def project(self, x: Tensor) -> Tensor:
+        """Queries, keys and values, `[rows, 3, heads, features]`."""
         rows, width = x.shape
-        projected = self.query_key_value(self.attention_norm(x))
-        query, key, value = projected.view(rows, 3, self.heads, width // self.heads).unbind(1)
-        if rotation is None:
-            return query, key, value
-        return rotate(query, rotation), rotate(key, rotation), value
+        projected: Tensor = self.query_key_value(self.attention_norm(x))
+        return projected.view(rows, 3, self.heads, width // self.heads)
 
     def remember(
         self, x: Tensor, turns: Rotation | None, memory: Tensor, at: tuple[Tensor, Tensor]
@@ -81,12 +73,11 @@ class TransformerBlock(nn.Module):
             memory: `[slots, window, 2, heads, features]`.
             at: slot and place of each row.
         """
-        projected = self.query_key_value(self.attention_norm(x))
-        projected = projected.view(len(x), 3, self.heads, -1)
+        projected = self.project(x)
         if turns is not None:  # as `rotate` does, in place and for both at once
-            turned = projected[:, :2]
-            swapped = turned.roll(turned.shape[-1] // 2, -1)
-            turned.mul_(turns[0]).addcmul_(swapped, turns[1])
+            pairs = projected[:, :2]
+            swapped = pairs.roll(pairs.shape[-1] // 2, -1)
+            pairs.mul_(turns[0]).addcmul_(swapped, turns[1])
         slots, place = at
         memory[slots, place] = projected[:, 1:]
         query: Tensor = projected[:, 0, :, None]
@@ -94,15 +85,25 @@ class TransformerBlock(nn.Module):
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """Add what was attended to, `[rows, heads, features]`, then the feed-forward part."""
-        if self.head_scale is not None:
-            attended = attended * self.head_scale[:, None]
-        mixed = self.attention_output(attended.reshape(x.shape))
+        mixed = self._mix_heads(attended)
         x = x + (mixed if self.after_attention is None else self.after_attention(mixed))
         hidden = self._activate(self.feedforward["0"](self.feedforward_norm(x)))
         if self.hidden_norm is not None:
             hidden = self.hidden_norm(hidden)
         output: Tensor = x + self.feedforward["2"](hidden)
         return output
+
+    def _mix_heads(self, attended: Tensor) -> Tensor:
+        rows, _, features = attended.shape
+        if self.head_scale is None:
+            mixed: Tensor = self.attention_output(attended.reshape(rows, -1))
+            return mixed
+        if rows < len(self.attention_output.weight):
+            mixed = self.attention_output((attended * self.head_scale[:, None]).reshape(rows, -1))
+            return mixed
+        # The weight has fewer rows to scale.
+        weight = weight_of(self.attention_output) * self.head_scale.repeat_interleave(features)
+        return F.linear(attended.reshape(rows, -1), weight, self.attention_output.bias)
 
     def _activate(self, x: Tensor) -> Tensor:
         # In place: the layer before needs no output of its own to go back.
@@ -128,12 +129,11 @@ class TransformerEncoder(nn.Module):
 
     def forward(self, x: Tensor, step: Tensor, lengths: Sequence[int]) -> Tensor:
         """`[rows, features]` of sequences that lie one after the other."""
-        plan = plan_attention(lengths, self._config.attention_window, x.device)
         rotation = self._rotation(step, x.dtype)
+        plan = plan_attention(lengths, self._config.attention_window, rotation, x.device)
         for block in self.blocks:
             assert isinstance(block, TransformerBlock)
-            query, key, value = block.project(x, rotation)
-            x = block.finish(x, attend(query, key, value, plan))
+            x = block.finish(x, attend(block.project(x), plan))
         encoded: Tensor = self.norm(x)
         return encoded
 
@@ -145,20 +145,21 @@ class TransformerEncoder(nn.Module):
             x: `[rows, features]`; all pairs of rows are held at once, so give few.
             step: `[rows]`, int64.
         """
-        plan = plan_attention([len(x)], self._config.attention_window, x.device)
         rotation = self._rotation(step, x.dtype)
+        plan = plan_attention([len(x)], self._config.attention_window, rotation, x.device)
         row = torch.arange(len(x), device=x.device)
         age = row[:, None] - row
         is_hidden = (age < 0) | (age >= self._config.attention_window)
         facts = []
         for block in self.blocks:
             assert isinstance(block, TransformerBlock)
-            query, key, value = block.project(x, rotation)
+            projected = block.project(x)
+            query, key, _ = turned(projected, rotation)
             scores = torch.einsum("qhf,khf->hqk", query, key) * self._head_width**-0.5
             largest = scores.masked_fill(is_hidden, float("-inf"))
             entropy = torch.special.entr(largest.softmax(-1)).sum(-1)
             facts.append((float(entropy.mean()), float(largest.amax())))
-            x = block.finish(x, attend(query, key, value, plan))
+            x = block.finish(x, attend(projected, plan))
         return facts
 
     def make_state(self, slots: int) -> TransformerState:
@@ -208,4 +209,5 @@ class TransformerEncoder(nn.Module):
     def _rotation(self, step: Tensor, dtype: torch.dtype) -> Rotation | None:
         if self._config.positions == "none":
             return None
-        return rotary_angles(step, self._head_width, dtype)
+        # Angles of late steps need more digits than half precision has.
+        return rotary_angles(step, self._head_width, torch.promote_types(dtype, torch.float32))

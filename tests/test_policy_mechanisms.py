@@ -10,7 +10,6 @@ import torch
 
 from retold.policy.acting import PolicyActor
 from retold.policy.architecture import ArchitectureConfig
-from retold.policy.attention import attend, plan_attention
 from retold.policy.inputs import pack_inputs, stack_windows
 from retold.policy.network import Policy
 from retold.policy.transformer import TransformerEncoder
@@ -93,29 +92,6 @@ def test_acting_equals_the_packed_forward_over_three_windows(fields: dict[str, A
             if step < window.length:
                 action = {"action": window.action["action"][step]}
                 actor.record(slot, action, float(window.reward[step]), False)
-
-
-@pytest.mark.parametrize("window", [3, 300, 1000])
-def test_attention_in_pieces_equals_a_whole_mask(window: int) -> None:
-    lengths, generator = [700, 5, 5, 290], torch.Generator().manual_seed(0)
-    shape = (sum(lengths), 2, 4)
-    parts = [
-        torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
-        for _ in range(3)
-    ]
-    weight = torch.randn(shape, generator=generator, dtype=torch.float64)
-    found = attend(*parts, plan_attention(lengths, window, torch.device("cpu")))
-    row = torch.arange(shape[0])
-    sequence = torch.repeat_interleave(torch.arange(4), torch.tensor(lengths))
-    age = row[:, None] - row
-    seen = (age >= 0) & (age < window) & (sequence[:, None] == sequence)
-    scores = torch.einsum("qhf,khf->hqk", parts[0], parts[1]) / 2
-    chances = scores.masked_fill(~seen, float("-inf")).softmax(-1)
-    expected = torch.einsum("hqk,khf->qhf", chances, parts[2])
-    torch.testing.assert_close(found, expected)
-    gradients = torch.autograd.grad((found * weight).sum(), parts)
-    wanted = torch.autograd.grad((expected * weight).sum(), parts)
-    torch.testing.assert_close(gradients, wanted)
 
 
 @pytest.mark.parametrize(
