@@ -109,7 +109,7 @@ COMMANDS = {
                 pairs={"weight": "data"},
             ),
             config="retold.train.config:TrainConfig",
-            work="retold.train.command:train",
+            work="retold.train.plan:train_or_plan",
         ),
         Command(
             line=CommandLine(

@@ -194,6 +194,7 @@ _TRAIN = {
     "weight": "`raw_weight` and `retold_weight` under [loop]",
     "follow": _BY_LOOP,
     "resume": _BY_LOOP,
+    "dry_run": _BY_LOOP,
     "seed": _BY_SEED,
 }
 _FREE = frozenset(

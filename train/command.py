@@ -23,7 +23,7 @@ from retold.train.learner import Learner, NotFiniteError
 from retold.train.memory import keep_freed_memory
 from retold.train.metrics import MetricsWriter
 from retold.train.parallel import from_first, joined_ranks, most_over_ranks, rank, ranks
-from retold.train.run import open_run
+from retold.train.run import check_run, open_run
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,22 @@ class TrainResult:
     seconds: float
 
 
+def check_training(config: TrainConfig) -> None:
+    """Refuse what `train` would refuse before it begins.
+
+    Raises:
+        RunError: the run exists and `resume` is not given, or differs.
+        DatasetError: a dataset is missing.
+        UsageError: the datasets do not fit each other or the objective, or are fewer than processes.
+    """
+    _check_ranks(config)
+    if config.follow:
+        _refuse_snapshots(config)
+    else:
+        _check_data(config)
+    check_run(config)
+
+
 def train(config: TrainConfig) -> TrainResult:
     """Train up to `config.updates` updates.
 
@@ -54,11 +70,11 @@ def train(config: TrainConfig) -> TrainResult:
         RunError: the run exists and `resume` is not given, differs, or learning diverged.
         DatasetError: a dataset is missing or empty (with `follow` it is waited for).
     """
+    assert not config.dry_run, "`retold.train.plan` plans"
     torch.set_num_threads(config.threads)
     keep_freed_memory()
     with joined_ranks(), note_stop_signals() as stopped:
         started = time.monotonic()
-        _check_ranks(config)
         # One process writes; it says what all go on from.
         start = from_first(lambda: _open(config, stopped))
         updates_now, loss = _learn(config, start, stopped)
@@ -94,10 +110,7 @@ def _check_ranks(config: TrainConfig) -> None:
 
 def _open(config: TrainConfig, stopped: Callable[[], int]) -> _Start:
     """Make or check the run's folder and wait for data, before anything is learned."""
-    if config.follow:
-        _refuse_snapshots(config)
-    else:
-        _check_data(config)
+    check_training(config)
     open_run(config)
     PolicyRegistry.create(config.run)
     if config.follow:

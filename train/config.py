@@ -28,7 +28,7 @@ _NAIVE: dict[str, Any] = {
 _MAY_CHANGE = frozenset(
     {
         *("run", "updates", "resume", "follow", "publish_every", "checkpoint_every", "threads"),
-        *("source", "cache", "keep_checkpoints"),
+        *("source", "cache", "keep_checkpoints", "dry_run"),
     }
 )
 """Fields that a resumed run may set anew: none of them changes what an update does."""
@@ -61,6 +61,8 @@ class TrainConfig(ArchitectureConfig, SourceFlag):
     """Newest checkpoints to keep."""
     resume: bool = False
     """Go on from the newest checkpoint."""
+    dry_run: bool = False
+    """Say what would be learned from, and what an update would take; nothing is written."""
     seed: int = 0
     """Seed of weights and draws."""
     context_length: int = 512

@@ -139,6 +139,12 @@ class TrainingData:
             most_goals=goals,
         )
 
+    def read_first(self, count: int, most_goals: int) -> Batch:
+        """The first windows of the next draw, as a batch; nothing moves on."""
+        draw = self._sampler.choose(self.next_draw, self._config.batch_size).take(slice(0, count))
+        windows = self._windows.first(count)
+        return self._batches.read(windows, draw, range(count), most_goals=most_goals)
+
     def facts(self, update: int) -> dict[str, float]:
         """What is known of the episodes that were drawn last, after `update` updates."""
         draw = self._chosen.draw

@@ -7,8 +7,8 @@ from retold.schemas.errors import RunError
 from retold.train.config import TrainConfig, changed_fields
 
 
-def open_run(config: TrainConfig) -> None:
-    """Make the run's folder, or check that this is the run to go on with.
+def check_run(config: TrainConfig) -> None:
+    """Check that there is no run yet, or that this is the run to go on with.
 
     Raises:
         RunError: the run exists and `resume` is not given, or was made with other settings.
@@ -37,6 +37,16 @@ def open_run(config: TrainConfig) -> None:
                 f"{json.dumps(config.to_json()[name])} is asked for. Restore the value, or name "
                 f"another run."
             )
+
+
+def open_run(config: TrainConfig) -> None:
+    """Make the run's folder, or check that this is the run to go on with.
+
+    Raises:
+        RunError: as `check_run`, or the folder cannot be written.
+    """
+    check_run(config)
+    path = config.run / "config.json"
     try:
         config.run.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(".config.json")
