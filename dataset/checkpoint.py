@@ -15,13 +15,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from retold.dataset.ages import Ages
 from retold.dataset.commit_files import read_commit, read_latest
 from retold.dataset.file_table import FILES_SCHEMA, pack_manifests, unpack_manifests
 from retold.dataset.files import list_names, make_folder, replace_atomically
 from retold.dataset.paths import DatasetPath, path_inside
-from retold.dataset.shard_files import ShardFiles
+from retold.dataset.shard_files import ShardFiles, fetch_ahead
 from retold.dataset.table import TABLE_SCHEMA, read_table
-from retold.schemas.canonical import is_sealed, require_hex, seal_json, sha256_hex
+from retold.schemas.canonical import is_sealed, require_count, require_hex, seal_json, sha256_hex
 from retold.schemas.commit import Commit, ShardEntry, Snapshot
 from retold.schemas.errors import FormatError, RetoldError
 from retold.schemas.manifest import FORMAT_VERSION, Manifest, check_format_version
@@ -40,6 +41,8 @@ class Checkpoint:
     folder: DatasetPath
     snapshot: Snapshot
     shards: tuple[ShardEntry, ...]
+    ages: Ages | None
+    """Of the shards; the first checkpoints did not say."""
     table_sha256: str
     files_sha256: str | None
     """Of the table of the shards' files; the first checkpoints had none."""
@@ -127,6 +130,20 @@ def find_checkpoint(dataset: DatasetPath, dataset_id: str) -> tuple[Checkpoint, 
     return None
 
 
+def newer_checkpoint(
+    dataset: DatasetPath, known: Checkpoint | None, snapshot: Snapshot
+) -> Checkpoint | None:
+    """The checkpoint of a snapshot, if somebody has written it; otherwise the known one."""
+    if known is not None and known.snapshot.number >= snapshot.number:
+        return known
+    try:
+        found = read_checkpoint(dataset, snapshot.number)
+    except (FileNotFoundError, RetoldError) as error:
+        logger.debug("%s", error)
+        return known
+    return found if found.snapshot == snapshot else known
+
+
 def read_checkpoint(dataset: DatasetPath, number: int) -> Checkpoint:
     """The checkpoint of a commit; whether it fits the log is for the caller to see.
 
@@ -142,12 +159,14 @@ def read_checkpoint(dataset: DatasetPath, number: int) -> Checkpoint:
         if not is_sealed(encoded, require_hex(content["content_sha256"], 64)):
             raise ValueError("its seal is broken")
         snapshot = Snapshot.from_json(content["snapshot"])
+        shards = tuple(ShardEntry.from_json(entry) for entry in content["shards"])
         if snapshot.number != number:
             raise ValueError(f"it is of commit {snapshot.number}")
         return Checkpoint(
             folder=path.parent,
             snapshot=snapshot,
-            shards=tuple(ShardEntry.from_json(entry) for entry in content["shards"]),
+            shards=shards,
+            ages=_decode_ages(shards, content["ages"]) if "ages" in content else None,
             table_sha256=require_hex(content["table_sha256"], 64),
             files_sha256=require_hex(content["files_sha256"], 64)
             if "files_sha256" in content
@@ -161,10 +180,18 @@ def read_checkpoint(dataset: DatasetPath, number: int) -> Checkpoint:
         ) from error
 
 
+def _decode_ages(shards: Sequence[ShardEntry], content: Any) -> Ages:
+    return {
+        entry.shard_id: (require_count(number), require_count(place))
+        for entry, (number, place) in zip(shards, content, strict=True)
+    }
+
+
 def write_checkpoint(
     dataset: DatasetPath,
     snapshot: Snapshot,
     shards: Sequence[ShardEntry],
+    ages: Ages,
     previous: Checkpoint | None = None,
 ) -> None:
     """Write the checkpoint of a commit; what the previous one has is not read again.
@@ -180,13 +207,14 @@ def write_checkpoint(
         except FormatError as error:
             logger.warning("%s", error)
         manifests |= previous.manifests
+    files = [ShardFiles(dataset, entry) for entry in shards]
+    fetch_ahead([f for f in files if f.entry.shard_id not in known], ["episodes.parquet"])
     tables = []
-    for entry in shards:
-        files = ShardFiles(dataset, entry)
-        table = known.get(entry.shard_id)
-        tables.append(files.table if table is None else table)
-        if entry.shard_id not in manifests:
-            manifests[entry.shard_id] = files.manifest
+    for shard in files:
+        table = known.get(shard.entry.shard_id)
+        tables.append(shard.table if table is None else table)
+        if shard.entry.shard_id not in manifests:
+            manifests[shard.entry.shard_id] = shard.manifest
     folder = path_inside(dataset, "checkpoints")
     make_folder(folder)
     stem = f"{snapshot.number:08d}"
@@ -195,6 +223,7 @@ def write_checkpoint(
         "format_version": FORMAT_VERSION,
         "snapshot": snapshot.to_json(),
         "shards": [entry.to_json() for entry in shards],
+        "ages": [ages[entry.shard_id] for entry in shards],
         "table_sha256": _write_table(path_inside(folder, f"{stem}.parquet"), table),
         "files_sha256": _write_table(
             path_inside(folder, f"{stem}.files.parquet"),

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from retold.dataset.files import create_exclusively, list_names, replace_atomically
 from retold.dataset.paths import AnyPath, DatasetPath, path_inside
+from retold.dataset.remote_path import RemotePath
 from retold.schemas.canonical import sha256_hex
-from retold.schemas.commit import Commit
+from retold.schemas.commit import Commit, ShardEntry
 from retold.schemas.errors import DatasetError, FormatError
 from retold.schemas.faults import reach
 
@@ -70,23 +71,52 @@ def read_commit(
     return commit, sha256_hex(encoded)
 
 
-def read_commits_ahead(dataset: DatasetPath, numbers: Sequence[int]) -> dict[int, bytes]:
-    """Files of commits, asked for at once where they lie on a store; what is missing is left out.
+def read_commits_ahead(dataset: DatasetPath, numbers: Sequence[int]) -> dict[int, bytes | None]:
+    """Files of commits, asked for at once where they lie on a store; None where there is none.
 
-    On disk there are none: reading them in turn takes no longer.
+    On disk no number is answered: reading the files in turn takes no longer.
     """
     if isinstance(dataset, Path) or not numbers:
         return {}
     folder = path_inside(dataset, "commits")
+    names = {number: f"{number:08d}.json" for number in numbers}
     try:
-        found = folder.read_files([f"{number:08d}.json" for number in numbers])
+        found = folder.read_files(list(names.values()))
     except OSError:  # whoever reads the file says so
         return {}
-    return {int(name.partition(".")[0]): content for name, content in found.items()}
+    return {number: found.get(name) for number, name in names.items()}
+
+
+def read_tail(
+    dataset: RemotePath, dataset_id: str, start: int, end: int
+) -> tuple[int | None, dict[int, bytes | None]]:
+    """What `LATEST` says, and the files of commits that are there from `start` on, in one go or two.
+
+    Args:
+        dataset: its folder, on a store.
+        dataset_id: the dataset's.
+        start: the first number.
+        end: the last number that is asked for at first, with `LATEST`, which may name more.
+
+    Returns:
+        The number in `LATEST`, and contents by number; None for one that is not there. Nothing if the
+        store does not answer: whoever reads the files says so.
+    """
+    names = {number: f"commits/{number:08d}.json" for number in range(start, end + 1)}
+    try:
+        found = dataset.read_files(["LATEST", *names.values()])
+    except OSError:
+        return read_latest(dataset, dataset_id), {}
+    latest = decode_latest(found.get("LATEST", b""), dataset_id)
+    ahead = {number: found.get(name) for number, name in names.items()}
+    more = range(end + 1, 0 if latest is None else latest + 2)
+    return latest, ahead | read_commits_ahead(dataset, more)
 
 
 def publish_commit(dataset: DatasetPath, commit: Commit) -> bool:
     """Whether a commit became the commit of its number; it is durable then.
+
+    On a store the reply may be lost, and the second try find the first: if not, see whose it is.
 
     Raises:
         DatasetError: the file system refuses; nothing was changed.
@@ -107,9 +137,13 @@ def publish_commit(dataset: DatasetPath, commit: Commit) -> bool:
         ) from error
     reach("commit-after")
     if is_ours:
-        # A hint only: readers look for the next number from here on.
-        replace_atomically(dataset / "LATEST", encode_latest(commit.dataset_id, commit.number))
+        write_latest(dataset, commit)
     return is_ours
+
+
+def write_latest(dataset: DatasetPath, commit: Commit) -> None:
+    """Say that a commit is there: a hint only, from which readers look for the next number."""
+    replace_atomically(dataset / "LATEST", encode_latest(commit.dataset_id, commit.number))
 
 
 def encode_latest(dataset_id: str | None, number: int) -> bytes:
@@ -123,18 +157,32 @@ def read_latest(dataset: DatasetPath, dataset_id: str) -> int | None:
         content = path_inside(dataset, "LATEST").read_bytes()
     except OSError:
         return None
+    return decode_latest(content, dataset_id)
+
+
+def decode_latest(content: bytes, dataset_id: str) -> int | None:
+    """The number in the content of `LATEST`; None if it is damaged."""
     match = re.fullmatch(rb"([0-9]{1,9}) [0-9a-f]{16}\n", content)
     number = int(match[1]) if match else -1
     return number if content == encode_latest(dataset_id, number) else None
 
 
-def check_reaches_latest(dataset: DatasetPath, dataset_id: str, count: int) -> bool:
+def check_reaches_latest(
+    dataset: DatasetPath, dataset_id: str, count: int, latest: int | None = None
+) -> bool:
     """Whether the log of `count` commits ends where `LATEST` says; False: more is there by now.
+
+    Args:
+        dataset: its folder.
+        dataset_id: the dataset's.
+        count: how many commits were read.
+        latest: what `LATEST` said before they were; it is read if None.
 
     Raises:
         FormatError: a commit that was there is missing.
     """
-    latest = read_latest(dataset, dataset_id)
+    if latest is None:
+        latest = read_latest(dataset, dataset_id)
     if latest is None or latest < count:
         return True
     # Listing the folder makes a network file system look again.
@@ -144,3 +192,25 @@ def check_reaches_latest(dataset: DatasetPath, dataset_id: str, count: int) -> b
         f"{commit_path(dataset, count)}: this commit is missing, but {dataset / 'LATEST'} says "
         f"that there are {latest + 1}. {_RESTORE}."
     )
+
+
+def apply_commit(live: dict[str, ShardEntry], commit: Commit, dataset: DatasetPath) -> None:
+    """Take a commit's shards out of and into the live ones.
+
+    Raises:
+        FormatError: it removes a shard that is not live, or adds one that is.
+    """
+    path = commit_path(dataset, commit.number)
+    for shard_id in commit.removed:
+        if live.pop(shard_id, None) is None:
+            raise FormatError(
+                f"{path}: it removes shard {shard_id}, which is not live. Restore the log from a "
+                f"copy of the dataset."
+            )
+    for entry in commit.added:
+        if entry.shard_id in live:
+            raise FormatError(
+                f"{path}: it adds shard {entry.shard_id}, which is already live. Restore the log "
+                f"from a copy of the dataset."
+            )
+        live[entry.shard_id] = entry

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from retold.dataset.ages import shards_by_age
 from retold.dataset.derive import Selection, write_dataset
 from retold.dataset.evict import MOST_PLANS
 from retold.dataset.log import CommitLog
@@ -88,7 +87,7 @@ def _find_runs(log: CommitLog, config: CompactConfig, through: int) -> Iterator[
     """Neighbouring small shards that fit into one, and single ones of another profile."""
     run: list[ShardEntry] = []
     filled = 0.0
-    shards = shards_by_age(log, through)
+    shards = log.shards_by_age(through)
     schemas = {name: read_schema(log.path, name) for name in {entry.schema for entry in shards}}
     for entry in shards:
         share = shard_share(
@@ -147,7 +146,8 @@ def _materialize(config: CompactConfig, output: DatasetPath) -> CompactResult:
 
 
 def _result(path: DatasetPath, log: CommitLog, before: tuple[ShardEntry, ...]) -> CompactResult:
-    head, live = log.head(), log.live_shards()
+    head = log.head()
+    live = () if head is None else log.live_shards(head.number)
     return CompactResult(
         dataset=str(path),
         shards_before=len(before),

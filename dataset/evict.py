@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retold.dataset.ages import shards_by_age
 from retold.dataset.expression import parse_condition
 from retold.dataset.filter import COLUMNS
 from retold.dataset.log import CommitLog
@@ -108,7 +107,7 @@ def _plan(log: CommitLog, config: EvictConfig, through: int) -> _Plan:
         for name in ("episodes", "steps", "bytes")
         if (limit := getattr(config, name)) is not None
     }
-    shards = shards_by_age(log, through)
+    shards = log.shards_by_age(through)
     total = dict.fromkeys(limits, 0)
     kept: list[ShardEntry] = []
     for entry in reversed(shards):
@@ -194,7 +193,8 @@ def _evict_where(log: CommitLog, base: Snapshot, where: str) -> int:
 
 
 def _result(log: CommitLog, config: EvictConfig, evicted: int) -> EvictResult:
-    head, live = log.head(), log.live_shards()
+    head = log.head()
+    live = () if head is None else log.live_shards(head.number)
     return EvictResult(
         dataset=str(config.dataset),
         evicted=evicted,

@@ -118,6 +118,8 @@ def _checkpoint_fault(log: CommitLog, number: int) -> str | None:
             return "this checkpoint is of another commit"
         if checkpoint.shards != log.live_shards(number):
             return "this checkpoint has other shards than its commit"
+        if checkpoint.ages not in (None, log.ages(number)):
+            return "this checkpoint has other ages of shards than its commits"
         if not shards_of_checkpoint_fit(checkpoint, log.path):
             return "its rows differ"
         if not manifests_of_checkpoint_fit(checkpoint):

@@ -5,8 +5,10 @@ free number, and whoever loses reads what has happened and tries again.
 """
 
 import logging
+import random
 import shlex
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,31 +17,36 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from retold.dataset.ages import Ages, apply_ages
 from retold.dataset.checkpoint import (
     CHECKPOINT_EVERY,
     Checkpoint,
     find_checkpoint,
+    newer_checkpoint,
     write_checkpoint,
 )
 from retold.dataset.commit_files import (
+    apply_commit,
     check_reaches_latest,
     commit_path,
     publish_commit,
     read_commit,
     read_commits_ahead,
-    read_latest,
+    read_tail,
+    write_latest,
 )
 from retold.dataset.dataset_file import create_dataset, read_dataset_id
-from retold.dataset.files import touch_file
+from retold.dataset.episode_ids import EpisodeIds
 from retold.dataset.paths import DatasetPath, split_snapshot
-from retold.dataset.shard_files import ShardFiles
+from retold.dataset.remote_path import RemotePath
+from retold.dataset.shard_place import touch_shards
 from retold.schemas.commit import Commit, ShardEntry, Snapshot, SourceEntry
 from retold.schemas.errors import ConflictError, DatasetError, FormatError, RetoldError, UsageError
 
 logger = logging.getLogger(__name__)
+
+_LONGEST_WAIT = 5.0
+"""Seconds."""
 
 CommitCheck = Callable[[Sequence[Commit]], None]
 
@@ -59,7 +66,7 @@ class CommitLog:
         self._commits: list[Commit] = []
         self._hashes: list[str] = []
         self._live: dict[str, ShardEntry] = {}  # at the newest commit read
-        self._episode_ids: dict[str, NDArray[np.bytes_]] = {}
+        self._episode_ids = EpisodeIds(path)
 
     @classmethod
     def create(cls, path: DatasetPath) -> "CommitLog":
@@ -107,21 +114,46 @@ class CommitLog:
             self._read_beginning()
         return self._commits[number - self._first]
 
-    def commits(self, through: int | None = None) -> Iterator[Commit]:
-        """Commits 0 to `through` (to the head if None), in order."""
-        self._read_on()
-        self._read_beginning()
-        yield from self._commits[: None if through is None else through + 1]
+    def commits(self, through: int | None = None, *, after: int = -1) -> Iterator[Commit]:
+        """Commits `after` + 1 to `through` (to the head if None), in order."""
+        if through is None or through >= self._count:
+            self._read_on()
+        if after + 1 < self._first:
+            self._read_beginning()
+        start = after + 1 - self._first
+        yield from self._commits[start : None if through is None else through + 1 - self._first]
 
     def live_shards(self, through: int | None = None) -> tuple[ShardEntry, ...]:
         """Shards that belong to a snapshot, in the order they were added."""
-        self._read_on()
+        if through is None or through >= self._count:
+            self._read_on()
         if through is None or through == self._count - 1:
             return tuple(self._live.values())
-        live: dict[str, ShardEntry] = {}
-        for commit in self.commits(through):
+        checkpoint = self._checkpoint_until(through)
+        live = {} if checkpoint is None else {e.shard_id: e for e in checkpoint.shards}
+        after = -1 if checkpoint is None else checkpoint.snapshot.number
+        for commit in self.commits(through, after=after):
             apply_commit(live, commit, self.path)
         return tuple(live.values())
+
+    def shards_by_age(self, through: int) -> list[ShardEntry]:
+        """Live shards of commit `through`, those with the oldest episodes first.
+
+        Only neighbours in this order are merged, so that it is the order of the episodes, too.
+        """
+        ages = self.ages(through)
+        return sorted(self.live_shards(through), key=lambda entry: ages[entry.shard_id])
+
+    def ages(self, through: int) -> Ages:
+        """The ages of the live shards of commit `through`."""
+        checkpoint = self._checkpoint_until(through)
+        if checkpoint is None or checkpoint.ages is None:
+            after, ages = -1, Ages()
+        else:
+            after, ages = checkpoint.snapshot.number, dict(checkpoint.ages)
+        for commit in self.commits(through, after=after):
+            apply_ages(ages, commit)
+        return ages
 
     def append(
         self,
@@ -164,21 +196,24 @@ class CommitLog:
             sources=sources or {},
             details=details or {},
         )
-        head = self.head()
+        started = time.monotonic()
+        head = self._read_before_a_try()
         looked_at = self._count
         removed = commit.removed
         known: set[str] = set()
+        losses = 0
         while True:
             if ours := self._find_commit(commit.commit_id, looked_at):
+                if ours.number == self._count - 1:
+                    write_latest(self.path, ours)
+                self._keep_checkpoint(ours)
                 return self.snapshot(ours.number)
             if check is not None:
                 check(self._commits_since(base))
             new = [entry for entry in added if entry.shard_id not in self._live]
             self._refuse_gone(removed)
             self._refuse_dropped(new, looked_at)
-            self._touch(new)
-            self._refuse_doubles(new, removed, known)
-            self._touch(new)
+            self._compare(new, removed, known)
             commit = replace(
                 commit,
                 number=self._count,
@@ -186,16 +221,14 @@ class CommitLog:
                 added=tuple(new),
             )
             if publish_commit(self.path, commit):
+                self._take(commit, commit.sha256)
                 self._keep_checkpoint(commit)
-                return Snapshot(self.dataset_id, commit.number, commit.sha256)
-            head = self.head()
-
-    def _numbers_ahead(self) -> range:
-        """Commits that are known to be there and are not read; on disk it does not matter."""
-        if isinstance(self.path, Path):
-            return range(0)
-        latest = read_latest(self.path, self.dataset_id)
-        return range(self._count, 0 if latest is None else latest + 1)
+                return self.snapshot(commit.number)
+            losses += 1
+            if isinstance(self.path, RemotePath):
+                let_others_go_first(losses, time.monotonic() - started)
+            started = time.monotonic()
+            head = self._read_before_a_try(lost=commit.number)
 
     @property
     def _count(self) -> int:
@@ -229,69 +262,90 @@ class CommitLog:
     def _refuse_doubles(
         self, new: Sequence[ShardEntry], removed: Sequence[str], known: set[str]
     ) -> None:
-        """Refuse episodes that are live already; shards in `known` were compared before."""
+        """Refuse episodes that are live already; shards in `known` were compared before.
+
+        On a store this sees that the new shards are there.
+        """
         if not new:
             return
-        ids = np.concatenate([self._ids_of(entry) for entry in new])
         others = [e for e in self._live.values() if e.shard_id not in known.union(removed)]
-        live = np.concatenate([np.zeros(0, "S32"), *map(self._ids_or_warning, others)])
-        unique, counts = np.unique(ids, return_counts=True)
-        doubles = [*np.intersect1d(unique, live), *unique[counts > 1]]
-        if doubles:
-            raise DatasetError(
-                f"{self.path}: episode {doubles[0].decode()} is in the dataset already "
-                f"({len(doubles)} of {len(ids)} are). Nothing was committed; leave them out."
-            )
+        self._episode_ids.refuse_doubles(new, others, self.checkpoint)
         known.update(entry.shard_id for entry in others)
 
-    def _ids_of(self, entry: ShardEntry) -> NDArray[np.bytes_]:
-        if entry.shard_id not in self._episode_ids:
-            self._episode_ids[entry.shard_id] = ShardFiles(self.path, entry).episode_ids
-        return self._episode_ids[entry.shard_id]
+    def _compare(self, new: Sequence[ShardEntry], removed: Sequence[str], known: set[str]) -> None:
+        """See that new shards are there, and will be, and hold no episode that is live already."""
+        if isinstance(self.path, RemotePath):
+            self._refuse_doubles(new, removed, known)
+            return
+        ids = [entry.shard_id for entry in new]
+        touch_shards(self.path, ids)
+        self._refuse_doubles(new, removed, known)
+        touch_shards(self.path, ids)
 
-    def _ids_or_warning(self, entry: ShardEntry) -> NDArray[np.bytes_]:
-        """Damage elsewhere must not cost what is appended now; readers refuse it anyway."""
-        try:
-            return self._ids_of(entry)
-        except RetoldError as error:
-            logger.warning("%s", error)
-            return np.zeros(0, "S32")
+    def _read_before_a_try(self, lost: int = -1) -> Snapshot | None:
+        """The head, but for commits that the try to append will find out about.
 
-    def _touch(self, entries: Sequence[ShardEntry]) -> None:
-        """Make shards young, so that no `gc` takes them for some that were left."""
-        for entry in entries:
-            path = ShardFiles(self.path, entry).path / "manifest.json"
-            try:
-                touch_file(path)
-            except FileNotFoundError as error:
-                raise ConflictError(
-                    f"{path}: the shard was removed before it was committed. Run again."
-                ) from error
+        Args:
+            lost: number of a commit that is somebody else's.
+        """
+        self._read_on(known=lost, is_certain=isinstance(self.path, Path))
+        return self.snapshot(self._count - 1) if self._commits else None
 
     def _keep_checkpoint(self, commit: Commit) -> None:
         if (commit.number + 1) % CHECKPOINT_EVERY == 0 and self._from_checkpoint:
-            self._read_on()
-            shards = self.live_shards(commit.number)
+            before = commit.number - CHECKPOINT_EVERY
+            if before >= self._first:
+                self.checkpoint = newer_checkpoint(
+                    self.path, self.checkpoint, self.snapshot(before)
+                )
+            shards, ages = self.live_shards(commit.number), self.ages(commit.number)
+            snapshot = self.snapshot(commit.number)
             try:
-                write_checkpoint(self.path, self.snapshot(commit.number), shards, self.checkpoint)
+                write_checkpoint(self.path, snapshot, shards, ages, self.checkpoint)
             except (RetoldError, OSError) as error:  # derived: everything works without it
                 logger.warning("%s: no checkpoint was written: %s", self.path, error)
 
-    def _read_on(self) -> None:
-        """Read commits until the first missing number; each must name the one before by hash."""
+    def _checkpoint_until(self, number: int) -> Checkpoint | None:
+        """The checkpoint, if it is of commit `number` or an earlier one."""
+        known = self.checkpoint
+        return known if known is not None and known.snapshot.number <= number else None
+
+    def _read_on(self, *, known: int = -1, is_certain: bool = True) -> None:
+        """Read commits until the first missing number; each must name the one before by hash.
+
+        Args:
+            known: number of a commit that is there.
+            is_certain: go on to a number that is missing: `LATEST` may not say all.
+        """
         if not self._commits and self._from_checkpoint:
             self._start_at_checkpoint()
-        ahead = read_commits_ahead(self.path, self._numbers_ahead())
-        while True:
+        latest, ahead = None, dict[int, bytes | None]()
+        if isinstance(self.path, RemotePath):  # on disk reading in turn is as quick
+            end = max(self._count + 1, known)
+            latest, ahead = read_tail(self.path, self.dataset_id, self._count, end)
+        while is_certain or self._count in ahead:
             parent = self._hashes[-1] if self._hashes else None
-            encoded = ahead.get(self._count)
-            found = read_commit(self.path, self._count, self.dataset_id, parent, encoded)
+            found = self._read_next(parent, ahead)
             if found is not None:
-                apply_commit(self._live, found[0], self.path)
-                self._commits.append(found[0])
-                self._hashes.append(found[1])
-            elif check_reaches_latest(self.path, self.dataset_id, self._count):
+                self._take(*found)
+            elif check_reaches_latest(self.path, self.dataset_id, self._count, latest):
                 return
+
+    def _read_next(
+        self, parent: str | None, ahead: dict[int, bytes | None]
+    ) -> tuple[Commit, str] | None:
+        encoded = None
+        if self._count in ahead:
+            encoded = ahead.pop(self._count)
+            if encoded is None:
+                return None
+        return read_commit(self.path, self._count, self.dataset_id, parent, encoded)
+
+    def _take(self, commit: Commit, sha256: str) -> None:
+        """Go on to the next commit."""
+        apply_commit(self._live, commit, self.path)
+        self._commits.append(commit)
+        self._hashes.append(sha256)
 
     def _start_at_checkpoint(self) -> None:
         found = find_checkpoint(self.path, self.dataset_id)
@@ -328,23 +382,12 @@ class CommitLog:
         self._first = 0
 
 
-def apply_commit(live: dict[str, ShardEntry], commit: Commit, dataset: DatasetPath) -> None:
-    """Take a commit's shards out of and into the live ones.
+def let_others_go_first(losses: int, seconds: float) -> None:
+    """Wait after a lost race for a number: on a store every try costs requests.
 
-    Raises:
-        FormatError: it removes a shard that is not live, or adds one that is.
+    Args:
+        losses: how many were lost one after the other.
+        seconds: how long the last try took.
     """
-    path = commit_path(dataset, commit.number)
-    for shard_id in commit.removed:
-        if live.pop(shard_id, None) is None:
-            raise FormatError(
-                f"{path}: it removes shard {shard_id}, which is not live. Restore the log from a "
-                f"copy of the dataset."
-            )
-    for entry in commit.added:
-        if entry.shard_id in live:
-            raise FormatError(
-                f"{path}: it adds shard {entry.shard_id}, which is already live. Restore the log "
-                f"from a copy of the dataset."
-            )
-        live[entry.shard_id] = entry
+    longest = min(_LONGEST_WAIT, seconds * 2**losses)
+    time.sleep(random.SystemRandom().uniform(0, longest))

@@ -189,10 +189,10 @@ class RemotePath:
         }
 
     def create(self, content: bytes) -> bool:
-        """Write a file unless there is one; whether this content is there now.
+        """Write a file unless there is one; whether it is ours.
 
-        A lost reply looks like an error, or, sent again, like somebody else's file: so what is there
-        is compared.
+        If its reply was lost, and it was sent again, ours looks like somebody else's: whoever has to
+        know looks inside. Where the store does not say why it refused, what is there is compared.
 
         Raises:
             OSError: it could not be written, or this store cannot promise that only one wins.
@@ -201,6 +201,8 @@ class RemotePath:
         try:
             self._call(lambda: self.filesystem.pipe_file(self._key, content, mode="create"))
             return True
+        except FileExistsError:
+            return False
         except OSError:
             try:
                 return self.read_bytes() == content

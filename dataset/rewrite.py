@@ -48,7 +48,8 @@ def rewrite_rows(
     for schema, is_raw, group in _group_rows(reader, rows, materialize):
         if is_raw:
             shards = dict.fromkeys(reader.shard_of(row)[0] for row in group)
-            with fetch_whole([shard for shard in shards if shard.entry.shard_id in mostly]):
+            whole = [shard for shard in shards if shard.entry.shard_id in mostly]
+            with fetch_whole(whole, share_equal=True):
                 episodes = [_read_episode(reader, row, change) for row in group]
             entries.append(write_raw_shard(target, episodes, schema, profile=profile))
         else:

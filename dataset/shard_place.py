@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from retold.dataset.files import list_names, sync_folder, touch_file, walk_files
 from retold.dataset.paths import DatasetPath, path_inside
 from retold.dataset.remote_path import RemotePath
 from retold.schemas.canonical import sha256_hex
+from retold.schemas.errors import ConflictError
 from retold.schemas.faults import reach
 from retold.schemas.manifest import FileEntry
 
@@ -35,6 +36,22 @@ def build_aside(dataset: DatasetPath) -> Iterator[Path]:
 def shard_place(dataset: DatasetPath, shard_id: str) -> DatasetPath:
     """The folder of a shard."""
     return path_inside(dataset, "shards", shard_id[:2], shard_id)
+
+
+def touch_shards(dataset: DatasetPath, shard_ids: Sequence[str]) -> None:
+    """Make shards young, so that no `gc` takes them for some that were left.
+
+    Raises:
+        ConflictError: it has taken one.
+    """
+    for shard_id in shard_ids:
+        path = shard_place(dataset, shard_id) / "manifest.json"
+        try:
+            touch_file(path)
+        except FileNotFoundError as error:
+            raise ConflictError(
+                f"{path}: the shard was removed before it was committed. Run again."
+            ) from error
 
 
 def list_shards(dataset: DatasetPath) -> list[str]:

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath, split_snapshot
-from retold.dataset.remote_path import RemotePath
 from retold.schemas.commit import Commit, Snapshot
 from retold.schemas.errors import ConflictError, DatasetError, UsageError
 
@@ -60,19 +60,22 @@ def refuse_dropped(log: CommitLog, snapshot: Snapshot) -> None:
     Raises:
         DatasetError: `gc` dropped some of them, or they are missing.
     """
-    if isinstance(log.path, RemotePath):
-        return  # `gc` works in folders only
     live = {entry.shard_id for entry in log.live_shards()}
-    for entry in log.live_shards(snapshot.number):
-        shard_id = entry.shard_id
-        if shard_id in live or (log.path / "shards" / shard_id[:2] / shard_id).is_dir():
-            continue
-        drops = [c for c in log.commits() if shard_id in c.details.get("dropped", ())]
-        reason = f"`gc` dropped it in commit {drops[-1].number}" if drops else "it is missing"
-        raise DatasetError(
-            f"{log.path}: snapshot {snapshot.number} needs shard {shard_id}, but {reason}. Choose "
-            f"a newer snapshot; keep others with `retold tag`."
-        )
+    missing = [e.shard_id for e in log.live_shards(snapshot.number) if e.shard_id not in live]
+    missing = [shard_id for shard_id in missing if not _is_there(log.path, shard_id)]
+    if not missing:
+        return
+    drops = [c for c in log.commits() if missing[0] in c.details.get("dropped", ())]
+    reason = f"`gc` dropped it in commit {drops[-1].number}" if drops else "it is missing"
+    raise DatasetError(
+        f"{log.path}: snapshot {snapshot.number} needs shard {missing[0]}, but {reason}. Choose a "
+        f"newer snapshot; keep others with `retold tag`."
+    )
+
+
+def _is_there(dataset: DatasetPath, shard_id: str) -> bool:
+    path = dataset / "shards" / shard_id[:2] / shard_id
+    return path.is_dir() if isinstance(path, Path) else (path / "manifest.json").exists()
 
 
 def read_tags(log: CommitLog) -> dict[str, Snapshot]:
