@@ -1,4 +1,4 @@
-"""`retold repair`: what is sound of a damaged dataset, in a new folder that continues its log."""
+"""`retold repair`: what is sound of a damaged dataset, in a new one that continues its log."""
 
 import itertools
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from retold.dataset.commit_files import commit_path
 from retold.dataset.dataset_file import create_dataset
 from retold.dataset.derive import copy_shard, refuse_existing
-from retold.dataset.files import sync_folder, write_durably
+from retold.dataset.files import create_exclusively, sync_folder, write_durably
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
@@ -37,7 +37,7 @@ class RepairConfig:
 
     dataset: DatasetPath
     """Damaged dataset. It is never written to."""
-    new: Path
+    new: DatasetPath
     """Dataset to make of what is sound; must not exist."""
 
 
@@ -63,7 +63,7 @@ class RepairResult:
 
 
 def repair(config: RepairConfig) -> RepairResult:
-    """Copy what is sound into a new folder, and name what is not.
+    """Copy what is sound into a new dataset, and name what is not.
 
     The new dataset continues the log of the old one up to its first damaged commit, so that what
     refers to it still finds it. A last commit says what was left; older snapshots are not copied.
@@ -73,12 +73,14 @@ def repair(config: RepairConfig) -> RepairResult:
     """
     refuse_existing(config.new)
     sound = read_sound_log(config.dataset)
-    part = config.new.with_name(f".{config.new.name}.{uuid.uuid4().hex}")
+    new = config.new
+    part = new.with_name(f".{new.name}.{uuid.uuid4().hex}") if isinstance(new, Path) else new
     try:
+        create_dataset(part, sound.dataset_id)
         left = list(sound.left)
+        saved = list(_save_shards(config.dataset, sound, part, left))
         log = _copy_log(sound, part)
         before = {entry.shard_id for entry in log.live_shards()}
-        saved = list(_save_shards(config.dataset, sound, part, left))
         ids = {entry.shard_id for entry in saved}
         if ids != before or left:
             log.append(
@@ -88,15 +90,17 @@ def repair(config: RepairConfig) -> RepairResult:
                 sources=sound.sources,
                 details={"left": left},
             )
-        os.rename(part, config.new)
-        sync_folder(config.new.parent)
+        if isinstance(part, Path) and isinstance(new, Path):
+            os.rename(part, new)
+            sync_folder(part.parent)
     except OSError as error:
         raise DatasetError(
             f"{config.new}: the dataset cannot be written: {error.strerror}. Nothing was made; "
             f"free space or choose another place."
         ) from error
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        if isinstance(part, Path):
+            shutil.rmtree(part, ignore_errors=True)
     episodes = sum(entry.episodes for entry in saved)
     return RepairResult(
         dataset=str(config.new),
@@ -106,16 +110,24 @@ def repair(config: RepairConfig) -> RepairResult:
     )
 
 
-def _copy_log(sound: SoundLog, part: Path) -> CommitLog:
-    create_dataset(part, sound.dataset_id)
-    for number, encoded in enumerate(sound.commits):
-        write_durably(commit_path(part, number), encoded)
-    sync_folder(part / "commits")
-    return CommitLog.open(part)
+def _copy_log(sound: SoundLog, part: DatasetPath) -> CommitLog:
+    """Write the sound commits, the first one last: on a store there is no log until then."""
+    for number in reversed(range(len(sound.commits))):
+        path = commit_path(part, number)
+        if isinstance(path, Path):
+            write_durably(path, sound.commits[number])
+        else:
+            create_exclusively(path, sound.commits[number])
+    if isinstance(part, Path):
+        sync_folder(part / "commits")
+    log = CommitLog.open(part)
+    if log.dataset_id != sound.dataset_id:
+        raise DatasetError(f"{part}: another dataset was begun here. Give another place.")
+    return log
 
 
 def _save_shards(
-    dataset: DatasetPath, sound: SoundLog, part: Path, left: list[str]
+    dataset: DatasetPath, sound: SoundLog, part: DatasetPath, left: list[str]
 ) -> Iterator[ShardEntry]:
     for entry in sound.shards:
         try:
@@ -150,7 +162,7 @@ def _mend_manifest(shard: ShardReader, left: list[str]) -> None:
 
 
 def _save_episodes(
-    sound: SoundLog, shard: ShardReader, part: Path, left: list[str]
+    sound: SoundLog, shard: ShardReader, part: DatasetPath, left: list[str]
 ) -> Iterator[ShardEntry]:
     """Write the episodes of a damaged shard that can be read whole into a new shard."""
     for name, what in shard.damaged_files():
@@ -179,7 +191,7 @@ def _save_episodes(
 
 
 def _save_variants(
-    reader: DatasetReader, shard: ShardReader, part: Path, left: list[str]
+    reader: DatasetReader, shard: ShardReader, part: DatasetPath, left: list[str]
 ) -> Iterator[ShardEntry]:
     """Rows of variants are whole or not there; only those with stored rewards can lose these."""
     if reader.table["goal_row"].null_count:

@@ -15,7 +15,8 @@ from s3_server import BUCKET, S3Server, run_s3_server
 
 from retold.cli.__main__ import main
 from retold.collect.command import CollectConfig, collect
-from retold.dataset import remote_path
+from retold.dataset import checkpoint, remote_path
+from retold.dataset import log as log_module
 from retold.dataset.audit import audit_structure
 from retold.dataset.compact import CompactConfig, compact
 from retold.dataset.evict import EvictConfig, evict
@@ -222,24 +223,30 @@ def test_new_datasets_are_made_at_urls_and_whole_only_with_their_commit(
 
 
 def test_a_dataset_at_a_url_is_changed_repaired_and_pinned(
-    server: S3Server, place: RemotePath, tmp_path: Path
+    server: S3Server, place: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for module in (checkpoint, log_module):
+        monkeypatch.setattr(module, "CHECKPOINT_EVERY", 8)
     log = CommitLog.create(place)
-    for number in range(70):  # a checkpoint among them
+    for number in range(14):  # a checkpoint among them
         entry = write_raw_shard(place, [make_tiny_episode(number)], TINY)
+        server.take_requests()
         head = log.append(operation="collect", added=[entry])
-    assert (place / "checkpoints" / "00000063.json").exists()
+        if number not in (0, 7):  # the first also tries the store, the other writes a checkpoint
+            assert len(server.take_requests()) == 7
+    assert (place / "checkpoints" / "00000007.json").exists()
     server.take_requests()
     with DatasetReader.open(place) as reader:
-        assert len(reader) == 70 and reader.lengths.sum() > 0
-    # The checkpoint, what came after it, the schema: not three files of each of 70 shards.
-    assert len(server.take_requests()) < 50
+        assert len(reader) == 14 and reader.lengths.sum() > 0
+    # The checkpoint, what came after it, the schema: not three files of each of 14 shards.
+    assert len(server.take_requests()) < 30
+    evict(EvictConfig(dataset=place, episodes=10))
+    assert len(server.take_requests()) < 25  # of the log only what is after the checkpoint
     compact(CompactConfig(dataset=place))
-    evict(EvictConfig(dataset=place, episodes=50))
-    add_tag(log, "start", log.snapshot(69))
+    add_tag(log, "start", log.snapshot(13))
     assert audit_structure(place) == []
     with DatasetReader.open(f"{place}@start") as reader:
-        assert len(reader) == 70
+        assert len(reader) == 14
     with pin(place, "mine", "a test", head):
         assert [found.holder for found in read_pins(place)] == ["a test"]
     assert read_pins(place) == []
@@ -253,8 +260,11 @@ def test_a_dataset_at_a_url_is_changed_repaired_and_pinned(
     assert {finding.where for finding in audit_structure(place)} == {str(path)}
     with DatasetReader.open(place) as reader, pytest.raises(FormatError, match=str(path)):
         reader.read_episode(0)
-    result = repair(RepairConfig(dataset=place, new=tmp_path / "new"))
-    assert result.lost >= 1 and audit_structure(tmp_path / "new") == []
+    for new in (tmp_path / "new", RemotePath(f"{place}-saved")):
+        result = repair(RepairConfig(dataset=place, new=new))
+        assert result.lost >= 1 and audit_structure(new) == []
+        with pytest.raises(DatasetError, match="exists already"):
+            repair(RepairConfig(dataset=place, new=new))
 
 
 def test_a_store_that_creates_a_file_twice_is_only_read(
