@@ -8,7 +8,7 @@ of `RUN/iterations.jsonl`.
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,13 +47,17 @@ class LoopResult:
 
     run: str
     iterations: tuple[Iteration, ...]
+    best: int | None
+    """Updates behind the policy that was evaluated best, which `RUN/BEST` names."""
 
     def describe(self) -> str:
-        """The table of iterations."""
+        """The table of iterations, and the best of them."""
         header = list(Iteration.__dataclass_fields__)
-        return format_table(
+        table = format_table(
             header, ([asdict(row)[name] for name in header] for row in self.iterations)
         )
+        best = "" if self.best is None else f"\n\nbest  {self.best:,} updates, {self.run}/BEST"
+        return table + best
 
 
 _PART = ".part"
@@ -71,6 +75,8 @@ def run_loop(config: LoopConfig) -> LoopResult:
     finished = read_iterations(plan.run)
     for number in _trained_iterations(plan, len(finished)):
         row = _finish_iteration(plan, number)
+        if row is best_iteration((*finished, row)):
+            PolicyRegistry.open(plan.run).mark_best(row.updates)
         _append(plan.run / "iterations.jsonl", encode_json(asdict(row)))
         finished = (*finished, row)
         logger.info(
@@ -81,7 +87,16 @@ def run_loop(config: LoopConfig) -> LoopResult:
             row.variants,
             row.updates,
         )
-    return LoopResult(run=str(plan.run), iterations=finished)
+    best = best_iteration(finished)
+    return LoopResult(
+        run=str(plan.run), iterations=finished, best=None if best is None else best.updates
+    )
+
+
+def best_iteration(rows: Sequence[Iteration]) -> Iteration | None:
+    """The first of those with the highest mean return; None where none was evaluated."""
+    scored = [row for row in rows if row.evaluation_return is not None]
+    return max(scored, key=lambda row: row.evaluation_return or 0.0, default=None)
 
 
 def read_iterations(run: Path) -> tuple[Iteration, ...]:

@@ -199,7 +199,7 @@ _TRAIN = {
 }
 _FREE = frozenset(
     ("environments", "flush_seconds", "workers", "scheduler", "collectors", "timeout_seconds")
-    + ("publish_every", "checkpoint_every", "threads")
+    + ("publish_every", "checkpoint_every", "keep_checkpoints", "threads")
 )
 """Values that change no result, so that a resumed loop may change them."""
 _EVALUATE = {"policy": _BY_LOOP, "task": _BY_TASK, "task_args": _BY_TASK, "seed": _BY_SEED}

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 LARGEST_FACTS = 10_000_000
 """Of `config.json` and `evaluation.json`, in bytes."""
 _OF_THIS_MACHINE = frozenset(
-    ("run", "data", "source", "cache", "threads", "resume", "follow", "keep_checkpoints")
+    ("run", "data", "source", "cache", "threads", "resume", "follow", "keep_checkpoints", "dry_run")
 )
 """Fields of a training run that tell of places here, and nothing of the policy."""
 _MOST_TAGS = 50

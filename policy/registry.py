@@ -1,4 +1,4 @@
-"""A run's policy registry: `policies/<update>/` and `LATEST`, which collectors look at."""
+"""A run's policy registry: `policies/<update>/`, `LATEST`, which collectors look at, and `BEST`."""
 
 import os
 import shutil
@@ -43,14 +43,21 @@ class PolicyRegistry:
 
     def latest(self) -> Path | None:
         """The newest policy's folder, or None before the first is published."""
+        return self._named("LATEST")
+
+    def best(self) -> Path | None:
+        """The folder of the policy that was evaluated best, or None where none was evaluated."""
+        return self._named("BEST")
+
+    def _named(self, file: str) -> Path | None:
         try:
-            name = (self.path / "LATEST").read_text().strip()
+            name = (self.path / file).read_text().strip()
         except FileNotFoundError:
             return None
         folder = self.path / "policies" / name
         if not name.isdigit() or not folder.is_dir():
             raise PolicyError(
-                f"{self.path / 'LATEST'}: it names policy {name!r}, which is not in policies/. "
+                f"{self.path / file}: it names policy {name!r}, which is not in policies/. "
                 f"Publish again with `retold train {self.path} --resume`."
             )
         return folder
@@ -77,6 +84,12 @@ class PolicyRegistry:
         reach("publish-after")
         return folder
 
+    def mark_best(self, update: int) -> None:
+        """Let `BEST` name a published policy; the checkpoint of its update is kept, too."""
+        folder = self.path / "policies" / f"{update:08d}"
+        assert folder.is_dir(), folder
+        _write_whole(self.path / "BEST", f"{folder.name}\n".encode())
+
 
 @dataclass(frozen=True)
 class PolicyChoice:
@@ -93,7 +106,7 @@ class PolicyChoice:
 
 
 def resolve_policy(argument: str) -> PolicyChoice:
-    """What `random`, a snapshot folder, or a run (its registry) stands for.
+    """What `random`, a snapshot folder, a run (its registry), or its file `BEST` stands for.
 
     Raises:
         PolicyError: the path is none of these.
@@ -103,6 +116,11 @@ def resolve_policy(argument: str) -> PolicyChoice:
     path = Path(argument)
     if (path / "policy.json").exists():
         return PolicyChoice(read_description(path).policy_id, snapshot=path)
+    if path.name in ("BEST", "LATEST") and path.is_file():
+        registry = PolicyRegistry.open(path.parent)
+        snapshot = registry.best() if path.name == "BEST" else registry.latest()
+        assert snapshot is not None
+        return PolicyChoice(read_description(snapshot).policy_id, snapshot=snapshot)
     if path.name == "policies" and (path.parent / "registry_id").exists():
         path = path.parent
     registry = PolicyRegistry.open(path)

@@ -19,14 +19,14 @@ from retold.schemas.faults import reach
 def write_checkpoint(
     run: Path, update: int, state: dict[str, Any], facts: dict[str, Any], *, keep: int = 2
 ) -> None:
-    """Keep a learner's state under `checkpoints/<update>/`; the newest ones stay.
+    """Keep a learner's state under `checkpoints/<update>/`; the newest ones and the best stay.
 
     Args:
         run: the run's folder.
         update: updates behind the state.
         state: tensors and numbers.
         facts: JSON values beside it, e.g. the snapshots that the next draws come from.
-        keep: checkpoints that stay.
+        keep: newest checkpoints that stay; that of the update that `BEST` names stays besides.
     """
     folder = run / "checkpoints" / f"{update:08d}"
     reach("checkpoint-before")
@@ -43,8 +43,11 @@ def write_checkpoint(
         os.rename(aside, folder)
         _keep_names(folder.parent)
     reach("checkpoint-after")
+    best = run / "BEST"
+    kept = best.read_text().strip() if best.exists() else None
     for old in list_checkpoints(run)[:-keep]:
-        shutil.rmtree(old)
+        if old.name != kept:
+            shutil.rmtree(old)
 
 
 def list_checkpoints(run: Path) -> list[Path]:

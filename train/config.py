@@ -58,7 +58,7 @@ class TrainConfig(ArchitectureConfig, SourceFlag):
     checkpoint_every: int = 200
     """Updates between two checkpoints; the last one is always kept."""
     keep_checkpoints: int = 2
-    """Newest checkpoints to keep."""
+    """Newest checkpoints to keep; in a loop that evaluates, the best one stays besides."""
     resume: bool = False
     """Go on from the newest checkpoint."""
     dry_run: bool = False
