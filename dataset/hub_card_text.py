@@ -50,11 +50,12 @@ def write_card(
         title = repository.partition("/")[2]
         heading = "" if re.search(r"^# ", text, re.MULTILINE) else f"# {title}\n\n"
         text = f"{heading}{text.strip()}\n\n{generated}\n".lstrip()
-    theirs = known.get("tags") if isinstance(known.get("tags"), list) else []
+    tags = known.get("tags")
+    theirs = [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
     fields = {
         **known,
         **metadata,
-        "tags": list(dict.fromkeys([*(theirs or []), *metadata["tags"]])),
+        "tags": list(dict.fromkeys([*theirs, *metadata["tags"]])),
         **{name: known[name] for name in kept if name in known},
     }
     fields = {name: value for name, value in fields.items() if value is not None}

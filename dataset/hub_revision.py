@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 
 from retold.dataset.hub_client import (
-    TIMEOUT_SECONDS,
     HubFile,
     HubRepository,
     again,
@@ -139,9 +138,7 @@ class HubRevision:
         if not is_known or self.repository.is_own(place):  # the login is for the Hub alone
             headers = {**tools.build_hf_headers(), **headers}
         content = bytearray()
-        with session.stream(
-            "GET", place if is_known else home, headers=headers, timeout=TIMEOUT_SECONDS
-        ) as response:
+        with session.stream("GET", place if is_known else home, headers=headers) as response:
             if is_known and response.status_code in (400, 401, 403, 404):
                 self._places.pop(path, None)  # its signature has expired
                 raise ConnectionResetError("the file has another place by now")

@@ -18,6 +18,7 @@ from retold.dataset.table import read_table
 from retold.dataset.zarr_reader import ArrayReader
 from retold.schemas.commit import ShardEntry
 from retold.schemas.dataset_schema import DatasetSchema
+from retold.schemas.errors import FormatError
 
 StoredArray = ArrayReader | MappedArray
 """An array of a shard: decoded from it, or mapped from a cache."""
@@ -73,7 +74,13 @@ class ShardReader(ShardFiles):
         if 0 in leaf.shape:  # codecs do not decode nothing
             return np.zeros((stop - start, *leaf.shape), leaf.dtype)
         if not leaf.shape:
-            return self._resident_column(path)[start:stop].copy()
+            rows = self._resident_column(path)[start:stop].copy()
+            if len(rows) < stop - start:
+                raise FormatError(
+                    f"{self.path}: {path!r} ends before row {stop - 1}, where an episode should "
+                    f"have one. Find all damage with `retold audit`."
+                )
+            return rows
         return self.array(path).read(start, stop)
 
     def read_info(self, path: str, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:

@@ -24,6 +24,10 @@ _IN_PLACE_BYTES = 65_536
 finding the address of a slice takes as long as copying 20 KB."""
 
 
+_MOST_CHUNK_BYTES = 2**32
+"""More than any writer puts into one; what asks for more is damaged, or wants to do harm."""
+
+
 class ArrayReader:
     """One array on disk. Shards are mapped and their indices parsed once, on first use."""
 
@@ -47,13 +51,15 @@ class ArrayReader:
             self._shard_rows: int = metadata["chunk_grid"]["configuration"]["chunk_shape"][0]
             self._chunk_rows: int = sharding["chunk_shape"][0]
             self._codec: str = sharding["codecs"][1]["name"]
+            row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
+            _check_sizes(self.shape, row_bytes, self._shard_rows, self._chunk_rows)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise FormatError(
                 f"{folder / 'zarr.json'}: this is not an array as docs/format.md describes it "
                 f"({error!r}). Find all damage with `retold audit`."
             ) from error
         self._cache = cache
-        self.row_bytes = int(self.dtype.itemsize * math.prod(self.shape[1:]))
+        self.row_bytes = int(row_bytes)
         self.chunk_bytes = self._chunk_rows * self.row_bytes
         self._chunk_shape = (self._chunk_rows, *self.shape[1:])
         self._scratch_key = (self.dtype.str, self._chunk_shape)
@@ -72,7 +78,13 @@ class ArrayReader:
         Raises:
             FormatError: a chunk is missing or damaged; the file is named.
         """
-        rows = np.empty((stop - start, *self.shape[1:]), self.dtype) if out is None else out
+        try:
+            rows = np.empty((stop - start, *self.shape[1:]), self.dtype) if out is None else out
+        except (MemoryError, ValueError) as error:
+            raise FormatError(
+                f"{self.folder / 'zarr.json'}: it speaks of {stop - start:,} rows of "
+                f"{self.row_bytes:,} bytes, which no memory holds. Find all damage with `retold audit`."
+            ) from error
         self.fill(start, stop - start, rows)
         return rows
 
@@ -218,6 +230,14 @@ class _Scratch(local):
 
 
 _scratch = _Scratch()
+
+
+def _check_sizes(shape: tuple[int, ...], row_bytes: int, shard_rows: int, chunk_rows: int) -> None:
+    for size, least in (*((size, 0) for size in shape), (shard_rows, 1), (chunk_rows, 1)):
+        if type(size) is not int or size < least:
+            raise ValueError(f"a size is {size!r}")
+    if shard_rows % chunk_rows or chunk_rows * row_bytes > _MOST_CHUNK_BYTES:
+        raise ValueError(f"{chunk_rows} of {shard_rows} rows are a chunk")
 
 
 def _make_scratch(key: tuple[str, tuple[int, ...]]) -> tuple[NDArray[Any], int]:
