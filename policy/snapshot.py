@@ -36,7 +36,7 @@ def encode_snapshot(
 ) -> dict[str, bytes]:
     """The snapshot's files by name."""
     weights = save_tensors(
-        {name: tensor.contiguous() for name, tensor in policy.state_dict().items()}
+        {name: tensor.cpu().contiguous() for name, tensor in policy.state_dict().items()}
     )
     description = PolicyDescription(
         schema=policy.schema,

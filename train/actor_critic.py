@@ -38,7 +38,9 @@ class ActorCritic:
             config.value_bins if config.critic == "two-hot" else None,
             is_normalised=config.popart,
         )
-        self.discounts = torch.tensor(config.discounts)
+        device = next(policy.parameters()).device
+        self.scale.to(device)
+        self.discounts = torch.tensor(config.discounts, device=device)
 
     @property
     def _heads(self) -> Heads | VectorHeads:
@@ -137,7 +139,7 @@ class ActorCritic:
         """`[discounts, 2]`: the critics that make each discount's target in this update."""
         rng = random_stream(self._config.seed, "critic subset", update)
         order = rng.permuted([range(self._config.critics)] * len(self.discounts), axis=1)
-        return torch.from_numpy(order[:, :_TARGET_CRITICS].copy())
+        return torch.from_numpy(order[:, :_TARGET_CRITICS].copy()).to(self.discounts.device)
 
     def _noise(self, stage: str, batch: PackedBatch, update: int) -> Tensor:
         """`[valid, discounts, size]`: by update, window and step, whoever works on the window."""
@@ -145,7 +147,7 @@ class ActorCritic:
         for number, rows in zip(batch.numbers, batch.inputs.lengths, strict=True):
             rng = random_stream(self._config.seed, stage, f"{update} {number}")
             drawn.append(draw_noise(self._policy.codec, (rows, len(self.discounts)), rng))
-        return torch.cat(drawn)[batch.valid]
+        return torch.cat(drawn).to(batch.valid.device)[batch.valid]
 
     def _metrics(self, losses: Losses) -> dict[str, Tensor]:
         metrics = {

@@ -69,7 +69,7 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
                 f"{folder / 'learner.pt'}: it was changed (its hash differs). Remove {folder} to go "
                 f"on from the checkpoint before it."
             )
-        state = torch.load(io.BytesIO(content), weights_only=True)
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except (OSError, ValueError, KeyError, RuntimeError, pickle.UnpicklingError) as error:
         raise RunError(
             f"{folder}: the checkpoint cannot be read: {error}. Remove it to go on from the one "

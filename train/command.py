@@ -19,6 +19,7 @@ from retold.schemas.stop_signals import note_stop_signals
 from retold.train.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
 from retold.train.config import TrainConfig
 from retold.train.data import TrainingData, check_fits, check_objective
+from retold.train.device import choose_device
 from retold.train.learner import Learner, NotFiniteError
 from retold.train.memory import keep_freed_memory
 from retold.train.metrics import MetricsWriter
@@ -75,9 +76,10 @@ def train(config: TrainConfig) -> TrainResult:
     keep_freed_memory()
     with joined_ranks(), note_stop_signals() as stopped:
         started = time.monotonic()
+        device = choose_device(config.device)  # refuses before anything is made
         # One process writes; it says what all go on from.
         start = from_first(lambda: _open(config, stopped))
-        updates_now, loss = _learn(config, start, stopped)
+        updates_now, loss = _learn(config, start, device, stopped)
         newest = PolicyRegistry.open(config.run).latest()
         return TrainResult(
             run=str(config.run),
@@ -136,13 +138,13 @@ def _open(config: TrainConfig, stopped: Callable[[], int]) -> _Start:
 
 
 def _learn(
-    config: TrainConfig, start: _Start, stopped: Callable[[], int]
+    config: TrainConfig, start: _Start, device: torch.device, stopped: Callable[[], int]
 ) -> tuple[int, float | None]:
     """The updates that are missing; their number and the last one's loss."""
     metrics: dict[str, float] = {}
     with ExitStack() as stack:
         data = stack.enter_context(TrainingData(config, start.snapshots, next_draw=start.next_draw))
-        learner = Learner(config, data.schema)
+        learner = Learner(config, data.schema, device)
         if start.checkpoint is not None:
             learner.load_state(read_checkpoint(start.checkpoint)[0])
         learner.aim_at(data.best_return())

@@ -12,6 +12,8 @@ from retold.schemas.errors import UsageError
 
 Filter = Literal["binary", "exponential", "soft", "none"]
 """Which actions are imitated, by their advantage."""
+DeviceChoice = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "float32", "bfloat16"]
 _NAIVE: dict[str, Any] = {
     "normformer": False,
     "head_scaling": False,
@@ -28,7 +30,7 @@ _NAIVE: dict[str, Any] = {
 _MAY_CHANGE = frozenset(
     {
         *("run", "updates", "resume", "follow", "publish_every", "checkpoint_every", "threads"),
-        *("source", "cache", "keep_checkpoints", "dry_run"),
+        *("source", "cache", "keep_checkpoints", "dry_run", "device"),
     }
 )
 """Fields that a resumed run may set anew: none of them changes what an update does."""
@@ -113,6 +115,10 @@ class TrainConfig(ArchitectureConfig, SourceFlag):
     """Advantage, in units of the critics' spread, that the exponential and the soft filter divide by."""
     threads: int = 1
     """CPU threads of an update."""
+    device: DeviceChoice = "auto"
+    """Where updates run; auto takes a GPU if torch finds one."""
+    precision: Precision = "auto"
+    """Numbers of the products; auto takes bfloat16 on a GPU that has it, and float32 elsewhere."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,6 +13,7 @@ from retold.schemas.errors import RunError
 from retold.train.actor_critic import ActorCritic
 from retold.train.batch import Batch
 from retold.train.config import TrainConfig
+from retold.train.device import autocast, choose_device, move
 from retold.train.imitation import Imitation
 from retold.train.packed_batch import PackedBatch, pack_batch
 from retold.train.parallel import sum_gradients, sum_over_ranks
@@ -33,11 +34,21 @@ class Learner:
     Nothing is drawn but by an update's number.
     """
 
-    def __init__(self, config: TrainConfig, schema: DatasetSchema) -> None:
+    def __init__(
+        self, config: TrainConfig, schema: DatasetSchema, device: torch.device | None = None
+    ) -> None:
+        """Make one with random weights.
+
+        Args:
+            config: of the run.
+            schema: of the data.
+            device: of everything; None: what the configuration chooses.
+        """
         self._config = config
+        self._device = choose_device(config.device) if device is None else device
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
-            self.policy = make_policy(config, schema)
+            self.policy = make_policy(config, schema).to(self._device)
         self.objective: ActorCritic | Imitation
         if config.has_critics:
             self.objective = ActorCritic(config, self.policy)
@@ -58,11 +69,13 @@ class Learner:
             NotFiniteError: the loss or the gradient is not finite. No step was taken, but statistics may
                 have moved: go on from a checkpoint, not from this learner.
         """
-        packed = [pack_batch(batch) for batch in batches]
+        packed = [move(pack_batch(batch), self._device) for batch in batches]
         self._follow_inputs(packed)
-        count = sum_over_ranks(torch.tensor(float(sum(len(one.valid) for one in packed))))
+        valid = float(sum(len(one.valid) for one in packed))
+        count = sum_over_ranks(torch.tensor(valid, device=self._device))
         self.optimiser.zero_grad(set_to_none=True)
-        found = self.objective.backward(packed, count.clamp_min(1), self.update_count)
+        with autocast(self._device, self._config.precision):
+            found = self.objective.backward(packed, count.clamp_min(1), self.update_count)
         values = sum_over_ranks(torch.stack(list(found.values()))).tolist()
         metrics: dict[str, float] = dict(zip(found, values, strict=True))
         parameters = list(self.policy.parameters())

@@ -14,6 +14,7 @@ from retold.train.checkpoint import list_checkpoints
 from retold.train.command import TrainResult, check_training, train
 from retold.train.config import TrainConfig
 from retold.train.data import TrainingData
+from retold.train.device import choose_device
 from retold.train.learner import Learner
 from retold.train.packed_batch import pack_batch
 from retold.train.parallel import joined_ranks, ranks
@@ -74,7 +75,7 @@ def _plan(config: TrainConfig) -> TrainPlan:
     checkpoints = list_checkpoints(config.run)
     done = int(checkpoints[-1].name) if checkpoints else 0
     with TrainingData(config, {}, is_pinned=False) as data:
-        learner = Learner(config, data.schema)
+        learner = Learner(config, data.schema, torch.device("cpu"))
         windows, tokens = _look_ahead(config, data, done)
         steps = sum(int(reader.columns.length.sum()) for reader in data.readers)
         return TrainPlan(
@@ -87,7 +88,7 @@ def _plan(config: TrainConfig) -> TrainPlan:
             windows_per_update=float(np.mean([len(one) for one in windows])),
             tokens_per_update=float(np.mean(tokens)),
             passes=float(np.mean(tokens)) * max(0, config.updates - done) / steps,
-            devices=("cpu",) * ranks(),
+            devices=(choose_device(config.device).type,) * ranks(),
             memory=_estimate_memory(config, data, learner, windows),
         )
 

@@ -35,7 +35,7 @@ def step_returns(
     """
     taken = torch.zeros_like(batch.valid)
     is_alive = torch.ones_like(batch.valid, dtype=torch.bool)
-    returns = torch.zeros(len(batch.valid), len(discounts))
+    returns = torch.zeros(len(batch.valid), len(discounts), device=batch.valid.device)
     for number in range(steps):
         is_alive = is_alive & (batch.valid + number < batch.last)
         row = (batch.valid + number).minimum(batch.last)

@@ -65,7 +65,7 @@ class ValueScale(nn.Module):
 
     def _two_hot(self, targets: Tensor) -> Tensor:
         """`[..., discounts, bins]`: a target between two bins is shared by them."""
-        value = targets.clamp(float(self.bins[0]), float(self.bins[-1]))
+        value = targets.clamp(self.bins[0], self.bins[-1])
         above = torch.searchsorted(self.bins, value.contiguous()).clamp(1, len(self.bins) - 1)
         low, high = self.bins[above - 1], self.bins[above]
         share = ((value - low) / (high - low))[..., None]
