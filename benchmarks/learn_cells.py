@@ -96,6 +96,7 @@ TASKS = (
     _tmaze(20, name="tmaze-20-plain", most_steps=40_000, epsilon=0.1),
     _tmaze(50, most_steps=150_000),
     _tmaze(100, most_steps=250_000, encoders=ENCODERS),
+    _tmaze(1000, most_steps=3_000_000),  # for a GPU: gpu.sh
     LearningTask(
         name="bandit",
         task="bandit",

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,21 +38,43 @@ def measure_roofline(
         inputs: features that the timestep encoder takes.
         actions: options of the action.
     """
-    seconds = flops = 0.0
+    seconds = 0.0
     rows, valid = sum(lengths) + len(lengths), sum(lengths)
     for layers, count in ((_trunk(config, inputs), rows), (_actor(config, actions), valid)):
         for number, (wide, high) in enumerate(layers):
             is_first = layers[0][0] == inputs and number == 0
             seconds += _linear_seconds(count, wide, high, is_first=is_first)
-            flops += (2 if is_first else 3) * 2.0 * count * wide * high
     for wide, high in _critic(config, actions):
         seconds += _batched_seconds(config.critics, valid, wide, high)
-        flops += 4 * 2.0 * config.critics * valid * wide * high
     for wide, high in _actor(config, actions):
         x, weight = torch.randn(valid, wide), torch.randn(wide, high)
         seconds += best_seconds(lambda x=x, weight=weight: x @ weight)  # type: ignore[misc]
-        flops += 2.0 * valid * wide * high
+    flops = count_product_flops(config, lengths, inputs, actions)
     return Roofline(seconds, flops, _attention_seconds(config, lengths), measure_peak())
+
+
+def count_product_flops(
+    config: TrainConfig, lengths: Sequence[int], inputs: int, actions: int
+) -> float:
+    """FLOP of the products of one update without attention's; arguments as of `measure_roofline`."""
+    rows, valid = sum(lengths) + len(lengths), sum(lengths)
+    trunk, actor, critic = _trunk(config, inputs), _actor(config, actions), _critic(config, actions)
+    # Forward, and back to weights and inputs; the first layer's inputs need no gradient.
+    total = sum(6.0 * rows * wide * high for wide, high in trunk)
+    total -= 2.0 * rows * trunk[0][0] * trunk[0][1]
+    # The targets ask the actor and the critics once more, forward.
+    total += sum(8.0 * valid * wide * high for wide, high in actor)
+    return total + sum(8.0 * config.critics * valid * wide * high for wide, high in critic)
+
+
+def count_attention_flops(config: TrainConfig, lengths: Sequence[int]) -> float:
+    """FLOP of all layers' attention over pairs that are seen; back counts 2.5 times forward."""
+    window = config.attention_window
+    pairs = 0.0
+    for rows in (n + 1 for n in lengths):
+        seen = min(rows, window)
+        pairs += seen * (seen + 1) / 2 + (rows - seen) * window
+    return 3.5 * 4.0 * config.layers * config.model_width * pairs
 
 
 def measure_peak() -> float:

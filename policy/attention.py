@@ -12,6 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from retold.policy.block_attention import BlockPlan, Rotation, attend_blocks, plan_blocks
+from retold.policy.varlen_attention import (
+    VarlenPlan,
+    find_kernel,
+    multiplies_in_half,
+    plan_varlen,
+)
 
 _ROTARY_BASE = 10_000.0
 _BLOCK = 256
@@ -40,7 +46,7 @@ class PiecePlan:
     rotation: Rotation | None
 
 
-AttentionPlan = PiecePlan | BlockPlan
+AttentionPlan = PiecePlan | BlockPlan | VarlenPlan
 
 
 def plan_attention(
@@ -56,6 +62,9 @@ def plan_attention(
     """
     if device.type == "cpu":
         return plan_blocks(lengths, window, rotation)
+    kernel = find_kernel() if device.type == "cuda" and multiplies_in_half() else None
+    if kernel is not None:
+        return plan_varlen(lengths, window, rotation, device, kernel)
     return plan_pieces(lengths, window, rotation, device)
 
 
@@ -69,6 +78,8 @@ def attend(projected: Tensor, plan: AttentionPlan) -> Tensor:
     if isinstance(plan, BlockPlan):
         return attend_blocks(projected, plan)
     query, key, value = turned(projected, plan.rotation)
+    if isinstance(plan, VarlenPlan):
+        return plan.kernel(query, key, value, plan.starts, plan.longest, plan.window)
     output = torch.empty_like(query)
     for piece in plan.pieces:
         q, k, v = (

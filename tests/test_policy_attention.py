@@ -1,5 +1,6 @@
 """Attention in blocks equals attention with a whole mask, and torch's own, to the last gradient."""
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -14,6 +15,7 @@ from retold.policy.attention import (
     turned,
 )
 from retold.policy.block_attention import Rotation
+from retold.policy.varlen_attention import find_kernel, plan_varlen
 
 CPU = torch.device("cpu")
 HEADS, FEATURES = 2, 4
@@ -96,3 +98,31 @@ def test_blocks_add_up_in_single_precision_whatever_is_given(is_autocast: bool) 
     expected = attend_by_a_whole_mask(half.double(), rotation, (40,), 8)
     torch.testing.assert_close(attended.double(), expected, atol=1e-2, rtol=1e-2)
     torch.testing.assert_close(attended, expected.to(half.dtype))
+
+
+def reference_kernel(
+    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: int, window: int
+) -> Tensor:
+    """What the kernels of a GPU compute, sequence by sequence."""
+    bounds = starts.tolist()
+    lengths = [end - start for start, end in itertools.pairwise(bounds)]
+    assert max(lengths) == longest and starts.dtype == torch.int32
+    projected = torch.stack([query, key, value], 1)
+    parts = torch.split(projected, lengths)
+    return torch.cat([attend_by_a_whole_mask(x, None, (len(x),), window) for x in parts])
+
+
+@pytest.mark.parametrize("window", [3, 1000])
+def test_kernels_of_a_gpu_are_asked_for_the_same_attention(window: int) -> None:
+    lengths = (5, 20, 1, 12)
+    projected, rotation = draw(lengths)
+    plan = plan_varlen(lengths, window, rotation, CPU, reference_kernel)
+    expected = attend_by_a_whole_mask(projected, rotation, lengths, window)
+    torch.testing.assert_close(attend(projected, plan), expected)
+
+
+def test_the_cpu_has_no_kernel_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    find_kernel.cache_clear()
+    assert find_kernel() is None
+    find_kernel.cache_clear()

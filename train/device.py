@@ -12,10 +12,11 @@ from torch import Tensor
 
 from retold.policy.inputs import PolicyInputs
 from retold.schemas.errors import UsageError
+from retold.train.batch import Batch
 from retold.train.config import DeviceChoice, Precision
 from retold.train.packed_batch import PackedBatch
 
-T = TypeVar("T", PackedBatch, PolicyInputs)
+T = TypeVar("T", PackedBatch, Batch, PolicyInputs)
 
 
 def choose_device(choice: DeviceChoice) -> torch.device:
@@ -49,7 +50,7 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
 
 
 def move(rows: T, device: torch.device) -> T:
-    """The batch or its inputs with every tensor on a device; the copies need not have ended."""
+    """The batch, packed or not, or its inputs with every tensor on a device; the copies need not have ended."""
     if device.type == "cpu":
         return rows
     return replace(rows, **{f.name: _move(getattr(rows, f.name), device) for f in fields(rows)})
