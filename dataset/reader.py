@@ -15,6 +15,13 @@ from numpy.typing import NDArray
 from retold.dataset.array_cache import ArrayCache
 from retold.dataset.episode_columns import EpisodeColumns, make_columns
 from retold.dataset.log import CommitLog
+from retold.dataset.outcomes import (
+    Signals,
+    goal_signals,
+    record_outcome,
+    stored_signals,
+    variant_signals,
+)
 from retold.dataset.paths import DatasetPath, dataset_path
 from retold.dataset.schema_file import read_schema
 from retold.dataset.shard_files import fetch_ahead
@@ -26,7 +33,7 @@ from retold.schemas.commit import ShardEntry, Snapshot
 from retold.schemas.dataset_schema import ACHIEVED_GOAL, DESIRED_GOAL, DatasetSchema
 from retold.schemas.episode import Episode, EpisodeRecord, Leaves, Window
 from retold.schemas.errors import DatasetError, FormatError
-from retold.schemas.instruction import Outcome, derive_outcome
+from retold.schemas.instruction import Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -253,7 +260,7 @@ class DatasetReader:
 
     def outcome(self, row: int) -> Outcome:
         """Reward, flags and progress that follow from an episode's table row."""
-        return _derive(self.record(row))
+        return record_outcome(self.record(row))
 
     def read_episode(self, row: int) -> Episode:
         """A whole episode; a variant's arrays are its source's, cut, under its own instruction."""
@@ -299,8 +306,8 @@ class DatasetReader:
         }
         reset = shard.read_rows("reset", before, first + length)
         skip = first - before
-        reward, terminated, truncated, progress = self._retold(
-            row, shard, record, start - skip, start + length, first - start
+        reward, terminated, truncated, progress = self._signals(
+            row, shard, record, start - skip, start + length, before
         )
         observation = {
             leaf.path: shard.read_rows(leaf.path, first, first + length + 1)
@@ -378,45 +385,12 @@ class DatasetReader:
             )
         return reader, source_row, record
 
-    def _retold(
-        self,
-        row: int,
-        shard: ShardReader,
-        record: EpisodeRecord,
-        start: int,
-        stop: int,
-        offset: int,
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.uint32]]:
-        """Reward, flags `[stop - start]` and progress `[stop - start + 1]` of transitions."""
+    def _signals(
+        self, row: int, shard: ShardReader, record: EpisodeRecord, start: int, stop: int, first: int
+    ) -> Signals:
+        """Those of transitions `start..stop-1`, which lie in the source's shard from `first` on."""
         if record.goal_row is not None:
-            ends = np.arange(start, stop) == record.length - 1
-            return (
-                self.read_goal_reward(row, start, stop),
-                ends & record.terminated,
-                ends & record.truncated,
-                np.zeros(stop - start + 1, np.uint32),
-            )
+            return goal_signals(record, self.read_goal_reward(row, start, stop), start, stop)
         if record.is_variant:
-            outcome = _derive(record)
-            return (
-                outcome.reward[start:stop],
-                outcome.terminated[start:stop],
-                outcome.truncated[start:stop],
-                outcome.progress[start : stop + 1],
-            )
-        rows = [
-            shard.read_rows(name, offset + start, offset + stop)
-            for name in ("reward", "terminated", "truncated")
-        ]
-        steps = np.arange(start, stop + 1)
-        progress = np.searchsorted(np.asarray(record.completed, np.int64), steps)
-        return rows[0], rows[1], rows[2], progress.astype(np.uint32)
-
-
-def _derive(record: EpisodeRecord) -> Outcome:
-    return derive_outcome(
-        np.asarray(record.completed, np.uint32),
-        length=record.length,
-        is_complete=0 < len(record.instruction) == len(record.completed),
-        environment_terminated=record.environment_terminated,
-    )
+            return variant_signals(record, start, stop)
+        return stored_signals(shard, record, start, stop, first)

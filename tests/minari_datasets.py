@@ -11,6 +11,8 @@ import numpy as np
 from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
 
+from retold.dataset.import_command import ImportConfig, ImportResult, import_dataset
+
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 SPACES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "goal": (
@@ -187,3 +189,10 @@ def file_contents(path: Path) -> dict[str, Any]:
         found |= {f"@{key}": value for key, value in file.attrs.items()}
         file.visititems(visit)
     return dict(sorted(found.items()))
+
+
+def import_minari(source: Path | str, dataset: Path, **options: Any) -> ImportResult:
+    """`retold import minari`."""
+    return import_dataset(
+        ImportConfig(format="minari", source=Path(source), dataset=dataset, **options)
+    )
