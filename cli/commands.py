@@ -146,7 +146,7 @@ COMMANDS = {
         Command(
             line=CommandLine(
                 command="import",
-                sentence="Append the episodes of a Minari, HDF5 or Parquet source to a dataset.",
+                sentence="Append the episodes of a Minari, HDF5, Parquet or other source to a dataset.",
                 example="retold import minari D4RL/door/human-v2 runs/door/raw",
                 positional=("format", "source", "dataset"),
                 has_config_file=False,

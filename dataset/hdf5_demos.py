@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 
 from retold.dataset.foreign_episode import ForeignEpisode, is_skipped
-from retold.dataset.foreign_files import reading
+from retold.dataset.foreign_files import hash_files, reading
 from retold.dataset.hdf5_flat import declared_spaces, hdf5_task
 from retold.dataset.hdf5_tree import (
     Columns,
@@ -68,9 +68,9 @@ class DemoSource:
         )
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        """The file itself."""
-        return (self.path,)
+    def sha256(self) -> str:
+        """Of the file."""
+        return hash_files(self.path, (self.path,))
 
     def task(self, horizon: int) -> TaskDescription:
         """What the demonstrations are of, as far as the file says."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retold.dataset.foreign_episode import ForeignEpisode, is_skipped
-from retold.dataset.foreign_files import reading
+from retold.dataset.foreign_files import hash_files, reading
 from retold.dataset.hdf5_tree import (
     Columns,
     append_rows,
@@ -85,9 +85,9 @@ class FlatSource:
         )
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        """The file itself."""
-        return (self.path,)
+    def sha256(self) -> str:
+        """Of the file."""
+        return hash_files(self.path, (self.path,))
 
     def task(self, horizon: int) -> TaskDescription:
         """What the episodes are of, as far as the file says."""

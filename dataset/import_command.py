@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from retold.dataset.foreign_conversion import to_episode
 from retold.dataset.foreign_episode import ForeignEpisode, is_skipped
-from retold.dataset.foreign_files import hash_files, reading
+from retold.dataset.foreign_files import reading
 from retold.dataset.foreign_schema import SchemaScan
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath
@@ -17,12 +17,12 @@ from retold.dataset.reader import DatasetReader
 from retold.dataset.writer import DatasetWriter
 from retold.schemas.commit import Commit
 from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
-from retold.schemas.errors import ConflictError, DatasetError
+from retold.schemas.errors import ConflictError, DatasetError, UsageError
 from retold.schemas.spaces import Leaf, Space
 
 logger = logging.getLogger(__name__)
 
-Format = Literal["minari", "hdf5", "parquet"]
+Format = Literal["minari", "hdf5", "parquet", "hf-dataset"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +31,25 @@ class ImportConfig:
 
     format: Format
     """What the source is: `minari` (a dataset of any of its storages), `hdf5` (D4RL's flat columns
-    or robomimic's demonstrations, told apart by their content) or `parquet`."""
+    or robomimic's demonstrations, told apart by their content), `parquet`, or `hf-dataset` (any table of
+    steps or episodes, whose columns --mapping names)."""
     source: Path
-    """Minari directory or id, HDF5 file, or Parquet file or folder. It is never changed."""
+    """Minari directory or id, HDF5 file, Parquet file or folder, or for hf-dataset also a dataset on
+    the Hub, OWNER/NAME or OWNER/NAME@TAG. It is never changed."""
     dataset: DatasetPath
     """Dataset to append to; made if there is none."""
     skip: tuple[str, ...] = ()
     """Infos or other columns to leave out, by path such as `info/camera`; may be repeated."""
+    mapping: Path | None = None
+    """TOML file that says which columns of an hf-dataset are observation, action, reward and so on."""
+
+    def __post_init__(self) -> None:
+        if (self.format == "hf-dataset") != (self.mapping is not None):
+            raise UsageError(
+                "An hf-dataset needs --mapping FILE, which names its columns."
+                if self.mapping is None
+                else f"--mapping is for hf-dataset, not {self.format}. Leave it out."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +63,8 @@ class ImportResult:
     """Episodes of the source that had been imported before."""
     steps: int
     dropped_episodes: int
-    """Episodes of the source without a whole transition."""
+    """Episodes of the source without a whole transition, or of which something is missing that the
+    mapping lets go."""
     dropped_steps: int
     """Last transitions left out for want of the observation after them; their episodes end one
     transition earlier, truncated."""
@@ -75,8 +88,8 @@ class Source(Protocol):
         """Observation and action space."""
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        """What the source's hash is made of."""
+    def sha256(self) -> str:
+        """Of all that the episodes are made from."""
 
     def task(self, horizon: int) -> TaskDescription:
         """What the episodes are of."""
@@ -91,11 +104,11 @@ def import_dataset(config: ImportConfig) -> ImportResult:
     Raises:
         DatasetError: something in the source is off; nothing has been written.
     """
-    source = open_source(config.format, config.source, config.skip)
+    source = open_source(config.format, config.source, config.skip, config.mapping)
     with reading(config.source, config.format):
         identity = {
             "format": config.format,
-            "source_sha256": hash_files(source.path, source.files),
+            "source_sha256": source.sha256,
             "skip": sorted(config.skip),
         }
     scan, counts = _scan(config, source)
@@ -121,7 +134,9 @@ def import_dataset(config: ImportConfig) -> ImportResult:
     )
 
 
-def open_source(name: Format, path: Path, skip: Sequence[str] = ()) -> Source:
+def open_source(
+    name: Format, path: Path, skip: Sequence[str] = (), mapping: Path | None = None
+) -> Source:
     """The reader of a format; its library is imported now.
 
     Raises:
@@ -136,13 +151,18 @@ def open_source(name: Format, path: Path, skip: Sequence[str] = ()) -> Source:
             from retold.dataset.hdf5_source import open_hdf5
 
             return open_hdf5(path, skip)
+        if name == "hf-dataset":
+            from retold.dataset.table_source import open_table
+
+            assert mapping is not None
+            return open_table(path, mapping)
         from retold.dataset.parquet_source import ParquetSource
 
         return ParquetSource(path)
     except ImportError as error:
         raise DatasetError(
             f"Reading {name} needs the package {error.name!r}. Install it with "
-            f"`pip install 'retold[interchange]'`."
+            f"`pip install 'retold[{'hub' if name == 'hf-dataset' else 'interchange'}]'`."
         ) from error
 
 

@@ -12,7 +12,7 @@ from minari.dataset.minari_storage import MinariStorage
 from minari.serialization import serialize_space
 
 from retold.dataset.foreign_episode import ForeignEpisode, tree_to_leaves
-from retold.dataset.foreign_files import reading
+from retold.dataset.foreign_files import hash_files, reading
 from retold.dataset.minari_arrow import read_arrow_episode
 from retold.dataset.minari_spaces import space_from_minari
 from retold.dataset.plain_values import pack
@@ -52,9 +52,10 @@ class MinariSource:
             return space_from_minari(observation), space_from_minari(action)
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        """Everything that the dataset consists of."""
-        return tuple(sorted(path for path in self.path.rglob("*") if path.is_file()))
+    def sha256(self) -> str:
+        """Of everything that the dataset consists of."""
+        files = tuple(sorted(path for path in self.path.rglob("*") if path.is_file()))
+        return hash_files(self.path, files)
 
     def task(self, horizon: int) -> TaskDescription:
         """What the episodes are of; Minari's metadata stand in its arguments."""

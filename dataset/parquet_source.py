@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from retold.dataset.foreign_conversion import to_foreign
 from retold.dataset.foreign_episode import ForeignEpisode
-from retold.dataset.foreign_files import reading
+from retold.dataset.foreign_files import hash_files, reading
 from retold.dataset.parquet_columns import decode_column, decode_rows, split_column
 from retold.dataset.parquet_export import FLAGS, RECORD_FIELDS, SCHEMA_KEY
 from retold.dataset.parquet_spaces import infer_space
@@ -65,6 +65,11 @@ class ParquetSource:
                 f"where an episode ends. Add them."
             )
         self.left_out = self._find_left_out()
+
+    @property
+    def sha256(self) -> str:
+        """Of the files."""
+        return hash_files(self.path, self.files)
 
     @cached_property
     def spaces(self) -> tuple[Space, Space]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import RunRetold
-from hub_server import TOKEN, Hub
+from hub_state import TOKEN, Hub
 from huggingface_hub.utils import close_session
 from test_hub import collect_maze, get, send, tree
 from test_hub_faults import EVER, FAULTS, attempt, steps
@@ -467,7 +467,9 @@ def test_the_commands_print_one_line_and_exit_1(
     tmp_path: Path,
     run_retold: RunRetold,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("retold.cli.__main__._configure_logging", lambda: None)
     pushed = run_retold("push-policy", run, NAME, "--license", "mit", "--tag", "v1", "--json")
     assert pushed.returncode == 0, pushed.stderr
     assert json.loads(pushed.stdout)["tag"] == "v1"

@@ -1,0 +1,469 @@
+"""Tables of strangers, read by a mapping of their columns: step by step or episode by episode."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import RunRetold
+from hub_state import Hub
+from minari_datasets import SPACES, make_dataset
+
+from retold.dataset import as_minari
+from retold.dataset.audit import audit_structure
+from retold.dataset.column_mapping import read_mapping
+from retold.dataset.export_command import ExportConfig, export_dataset
+from retold.dataset.import_command import ImportConfig, ImportResult, import_dataset
+from retold.dataset.reader import DatasetReader
+from retold.schemas.errors import DatasetError, UsageError
+from retold.schemas.spaces import BoxSpace, DictSpace, DiscreteSpace
+
+STEPS = {
+    "observation": "obs",
+    "action": "act",
+    "reward": "r",
+    "terminated": "done",
+    "episode": "ep",
+    "step": "t",
+}
+
+
+def write_mapping(folder: Path, **fields: Any) -> Path:
+    """A TOML file; None leaves a field out."""
+    path = folder / "mapping.toml"
+    path.write_text("".join(f"{n} = {_toml(v)}\n" for n, v in fields.items() if v is not None))
+    return path
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f'"{key}" = {_toml(item)}' for key, item in value.items()) + "}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value)
+
+
+def bring(folder: Path, table: pa.Table | None, **fields: Any) -> ImportResult:
+    """Import a table into `folder/d`; `fields` change the mapping."""
+    if table is not None:
+        pq.write_table(table, folder / "t.parquet", row_group_size=4)
+    mapping = write_mapping(folder, **(STEPS | fields))
+    return import_dataset(
+        ImportConfig(
+            format="hf-dataset",
+            source=folder / "t.parquet",
+            dataset=folder / "d",
+            mapping=mapping,
+        )
+    )
+
+
+def steps(**changes: Any) -> pa.Table:
+    """Episodes `a` of three rows, `b` of two and `c` of one."""
+    columns: dict[str, Any] = {
+        "ep": ["a"] * 3 + ["b"] * 2 + ["c"],
+        "t": [0, 1, 2, 0, 1, 0],
+        "obs": [[float(number), -1.0] for number in range(6)],
+        "act": [0, 2, 1, 0, 0, 2],
+        "r": [0.5, 0.25, 0.1, 1.0, 2.0, 3.0],
+        "done": [False, False, True, False, False, True],
+        "next": [[float(number), -1.0] for number in (1, 2, 9, 4, 8, 7)],
+        "colour": ["red"] * 6,
+    }
+    columns |= changes
+    return pa.table({name: rows for name, rows in columns.items() if rows is not None})
+
+
+def test_without_next_observations_the_last_transition_is_left_out(tmp_path: Path) -> None:
+    result = bring(tmp_path, steps())
+    assert (result.episodes, result.steps) == (2, 3)
+    assert (result.dropped_steps, result.dropped_episodes) == (2, 1)
+    assert result.left_out == ("next", "colour")
+    assert audit_structure(tmp_path / "d") == []
+    with DatasetReader.open(tmp_path / "d") as reader:
+        assert reader.schema.action_space == DiscreteSpace(3)
+        assert reader.schema.observation_space == BoxSpace(
+            (2,), "float64", float("-inf"), float("inf")
+        )
+        assert reader.schema.tasks[0].name == "t" and reader.schema.tasks[0].is_imported
+        episode = reader.read_episode(0)
+        assert episode.observation["observation"].tolist() == [[0, -1], [1, -1], [2, -1]]
+        assert episode.truncated.tolist() == [False, True]
+    assert bring(tmp_path, None).skipped == 2, "the same again adds nothing"
+    assert bring(tmp_path, None, info={"hue": "colour"}).episodes == 2, "another mapping is another"
+
+
+def test_next_observations_keep_the_last_transition(tmp_path: Path) -> None:
+    result = bring(
+        tmp_path, steps(), next_observation="next", info={"hue": "colour"}, task="Walk-v1"
+    )
+    assert (result.episodes, result.steps, result.dropped_steps) == (3, 6, 0)
+    with DatasetReader.open(tmp_path / "d") as reader:
+        assert reader.table["terminated"].to_pylist() == [True, False, True]
+        episode = reader.read_episode(1)
+        assert episode.observation["observation"].tolist() == [[3, -1], [4, -1], [8, -1]]
+        assert episode.info["info/hue"].tolist() == ["red", "red"]
+        assert reader.schema.tasks[0].name == "Walk-v1"
+
+
+def test_a_row_without_reward_is_the_final_observation(tmp_path: Path) -> None:
+    table = steps(
+        r=[0.5, 0.25, None, 1.0, None, None],
+        act=[0, 2, None, 0, None, None],
+        done=[False, True, None, False, None, None],
+    )
+    result = bring(tmp_path, table)
+    assert (result.episodes, result.steps) == (2, 3)
+    assert (result.dropped_steps, result.dropped_episodes) == (0, 1)
+
+
+def test_rows_of_an_episode_are_put_in_order(tmp_path: Path) -> None:
+    order = [2, 0, 1, 4, 3, 5]
+    bring(tmp_path, steps().take(order), next_observation="next")
+    other = tmp_path / "other"
+    other.mkdir()
+    bring(other, steps(), next_observation="next")
+    with DatasetReader.open(tmp_path / "d") as one, DatasetReader.open(other / "d") as two:
+        for row in range(3):
+            assert one.read_episode(row).reward.tolist() == two.read_episode(row).reward.tolist()
+
+
+def test_flags_part_episodes_where_no_column_numbers_them(tmp_path: Path) -> None:
+    result = bring(
+        tmp_path,
+        steps(t=None, cut=[False, False, False, False, True, False]),
+        episode=None,
+        step=None,
+        truncated="cut",
+        next_observation="next",
+    )
+    assert (result.episodes, result.steps, result.jumps) == (3, 6, 0)
+    other = tmp_path / "other"
+    other.mkdir()
+    result = bring(other, steps(), episode=None, step=None, next_observation="next")
+    assert (result.episodes, result.steps, result.jumps) == (3, 6, 1), "as with D4RL"
+    with DatasetReader.open(other / "d") as reader:
+        assert reader.table["truncated"].to_pylist() == [False, True, False]
+
+
+def episodes() -> pa.Table:
+    rows: dict[str, list[Any]] = {"id": [], "seen": [], "did": [], "got": [], "won": []}
+    for number, length in enumerate((3, 1, 2)):
+        rows["id"].append(number)
+        rows["seen"].append([[float(t), number] for t in range(length + 1)])
+        rows["did"].append([t % 2 for t in range(length)])
+        rows["got"].append([float(t) for t in range(length)])
+        rows["won"].append(number == 1)
+    return pa.table(rows)
+
+
+EPISODES = {
+    "observation": "seen",
+    "action": "did",
+    "reward": "got",
+    "terminated": "won",
+    "episode": None,
+    "step": None,
+}
+
+
+def test_a_row_may_be_an_episode_of_lists(tmp_path: Path) -> None:
+    result = bring(tmp_path, episodes(), **EPISODES)
+    assert (result.episodes, result.steps, result.dropped_steps) == (3, 6, 0)
+    with DatasetReader.open(tmp_path / "d") as reader:
+        assert reader.table["terminated"].to_pylist() == [False, True, False]
+        assert reader.read_episode(0).observation["observation"].shape == (4, 2)
+
+
+def test_columns_make_vectors_and_structs_make_dicts(tmp_path: Path) -> None:
+    table = steps(
+        x=np.arange(6.0),
+        y=np.arange(6.0) * 2,
+        state=[{"pose": [1.0, 2.0], "gripper": {"open": True}} for _ in range(6)],
+        **{"a.b": np.arange(6, dtype=np.int32)},
+    )
+    bring(
+        tmp_path,
+        table,
+        observation={
+            "xy": ["x", "y"],
+            "pose": "state.pose",
+            "gripper": "state.gripper",
+            "n": "a.b",
+        },
+    )
+    with DatasetReader.open(tmp_path / "d") as reader:
+        space = reader.schema.observation_space
+        assert isinstance(space, DictSpace)
+        assert [key for key, _ in space.spaces] == ["xy", "pose", "gripper", "n"]
+        episode = reader.read_episode(0)
+        assert episode.observation["observation/xy"].tolist() == [[0, 0], [1, 2], [2, 4]]
+        assert episode.observation["observation/gripper/open"].tolist() == [True] * 3
+
+
+def test_images_that_are_held_as_files_become_pixels(tmp_path: Path) -> None:
+    from PIL import Image
+
+    pictures = []
+    for number in range(6):
+        buffer = io.BytesIO()
+        Image.fromarray(np.full((3, 4, 3), number, np.uint8)).save(buffer, "PNG")
+        pictures.append({"bytes": buffer.getvalue(), "path": "/etc/passwd"})
+    bring(tmp_path, steps(obs=pictures))
+    with DatasetReader.open(tmp_path / "d") as reader:
+        pixels = reader.read_episode(0).observation["observation"]
+        assert pixels.shape == (3, 3, 4, 3) and pixels.dtype == np.uint8 and pixels[2].max() == 2
+    elsewhere = [{"bytes": None, "path": "/etc/passwd"} for _ in pictures]
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(DatasetError, match="no row with a value"):
+        bring(other, steps(obs=elsewhere))
+
+
+@pytest.mark.parametrize("rows", ["steps", "episodes"])
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_retold_exports_comes_back(
+    name: str, rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    make_dataset(name)
+    source = Path(f"tests/{name}-v0")
+    import_dataset(ImportConfig(format="minari", source=source, dataset=tmp_path / "a"))
+    export_dataset(
+        ExportConfig(
+            format="parquet", dataset=tmp_path / "a", target=tmp_path / "t.parquet", rows=rows
+        )
+    )
+    own = {n: n for n in ("observation", "action", "reward", "terminated", "truncated")}
+    own |= {"episode": "episode_id", "step": "step"} if rows == "steps" else {}
+    result = bring(tmp_path, None, **(dict.fromkeys(STEPS) | own))
+    assert (result.episodes, result.steps, result.dropped_steps) == (4, 29, 0)
+    assert audit_structure(tmp_path / "d") == []
+    one, two = DatasetReader.open(tmp_path / "a"), DatasetReader.open(tmp_path / "d")
+    with one, two:
+        assert one.schema.observation_space == two.schema.observation_space
+        assert one.schema.action_space == two.schema.action_space
+        for row in range(4):
+            first, second = one.read_episode(row), two.read_episode(row)
+            for field in ("observation", "action"):
+                mine, theirs = getattr(first, field), getattr(second, field)
+                assert mine.keys() == theirs.keys()
+                assert all(np.array_equal(mine[path], theirs[path]) for path in mine)
+            for field in ("reward", "terminated", "truncated"):
+                assert getattr(first, field).tolist() == getattr(second, field).tolist()
+    assert as_minari(tmp_path / "d").total_steps == 29
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields", "words"),
+    [
+        ({}, {"observation": "obz"}, "column 'obz' is missing. Did you mean 'obs'"),
+        ({}, {"observation": "obs.pose"}, r"column 'obs\.pose' is missing"),
+        ({"r": [0.5, None, 0.1, 1.0, 2.0, 3.0]}, {}, "episode 'a': the reward of step 1 is null"),
+        ({"act": [0, None, 1, 0, 0, 2]}, {}, "episode 'a': 'action' is null in step 1"),
+        (
+            {"obs": [[0.0, 1.0]] * 4 + [None, [0.0, 1.0]]},
+            {},
+            "'b': 'observation' is null in step 1",
+        ),
+        ({"obs": [[0.0, None]] * 6}, {}, "a list has a null in it"),
+        ({"obs": [[0.0]] * 5 + [[0.0, 1.0]]}, {}, "not one length"),
+        ({"done": [None, False, True, False, False, True]}, {}, "'terminated' is null in step 0"),
+        ({"done": [True, False, True, False, False, True]}, {}, "set at step 0, before the last"),
+        ({"done": ["no"] * 6}, {}, "'terminated' is object"),
+        ({"r": ["1"] * 6}, {}, "'reward' is object"),
+        ({"t": [0, 1, 3, 0, 1, 0]}, {}, "episode 'a': step 1 is followed by step 3"),
+        ({"t": [0, 1, 1, 0, 1, 0]}, {}, "episode 'a': step 1 is there twice"),
+        ({"ep": ["a", "a", "b", "a", "b", "c"]}, {}, "episode 'a' goes on in row 3"),
+        ({"ep": ["a", "a", None, "b", "b", "c"]}, {}, "'ep' is null in row 2"),
+        ({"ep": [[1]] * 6}, {}, "holds no numbers or text"),
+        ({"next": [[5.0, 5.0]] * 6}, {"next_observation": "next"}, "next_observation of step 0"),
+        ({"act": [b"x"] * 6}, {}, "neither numbers nor text"),
+        ({"act": [None] * 6}, {}, "no row with a value"),
+        ({}, {"rows": "episodes"}, "'r' is no list"),
+        ({}, {"episode": None, "terminated": False}, "nothing says where an episode ends"),
+        ({key: [] for key in ("ep", "t", "obs", "act", "r", "done")}, {}, "no row with a value"),
+    ],
+)
+def test_a_table_that_is_off_is_one_sentence(
+    changes: dict[str, Any], fields: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    if "ep" in changes and not changes["ep"]:
+        changes |= {"next": [], "colour": []}
+    with pytest.raises(DatasetError, match=words) as caught:
+        bring(tmp_path, steps(**changes), **fields)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x", "not TOML"),
+        ("action = 'a'\n", "'observation' is missing"),
+        (
+            "observation = 'o'\naction = 'a'\nreward = 'r'\n",
+            "'terminated' is missing.*true or false",
+        ),
+        ("observatoin = 'o'\n", "Did you mean 'observation'"),
+        ("observation = 3\n", "is 3, but must be a column's name"),
+        ("observation = []\n", "must be a column's name"),
+        ("info = 'x'\n", "must be a table of columns"),
+        ("rows = 'both'\n", "one of steps and episodes"),
+        ("action_space = {type = 'round'}\n", "is no space"),
+        ("action_space = {type = 'discrete'}\n", "'n' is missing"),
+        ("split = 1\n", "must be a name in quotes"),
+    ],
+)
+def test_a_mapping_that_is_off_is_one_sentence(text: str, words: str, tmp_path: Path) -> None:
+    complete = "observation = 'obs'\naction = 'act'\nreward = 'r'\nterminated = 'done'\n"
+    name = text.split(" ")[0]
+    if name in ("observation", "info", "rows", "action_space", "split") and text.count("\n") == 1:
+        text = "".join(x for x in complete.splitlines(True) if not x.startswith(name)) + text
+    (tmp_path / "mapping.toml").write_text(text)
+    with pytest.raises(UsageError, match=words) as caught:
+        read_mapping(tmp_path / "mapping.toml")
+    assert "\n" not in str(caught.value)
+
+
+def test_flags_of_the_command_belong_together(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs --mapping"):
+        ImportConfig(format="hf-dataset", source=tmp_path, dataset=tmp_path / "d")
+    with pytest.raises(UsageError, match="is for hf-dataset, not hdf5"):
+        ImportConfig(format="hdf5", source=tmp_path, dataset=tmp_path / "d", mapping=tmp_path)
+    with pytest.raises(DatasetError, match="there is no Parquet file here"):
+        bring_folder(tmp_path / "empty")
+
+
+def bring_folder(folder: Path) -> None:
+    (folder / "t.parquet").mkdir(parents=True)
+    bring(folder, None)
+
+
+def test_incomplete_episodes_are_let_go_and_counted_where_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    table = steps(act=[0, None, 1, 0, 0, 2])
+    result = bring(tmp_path, table, incomplete="drop", next_observation="next")
+    assert (result.episodes, result.steps, result.dropped_episodes) == (2, 3, 1)
+    ragged = tmp_path / "ragged"
+    ragged.mkdir()
+    table = steps(obs=[[0.0, 1.0]] * 5 + [[0.0]])
+    result = bring(ragged, table, incomplete="drop")
+    assert (result.episodes, result.dropped_episodes) == (2, 1)
+
+
+def test_given_spaces_are_believed_and_checked(tmp_path: Path) -> None:
+    actions = {"type": "discrete", "n": 9, "start": 0, "dtype": "int64"}
+    bring(tmp_path, steps(), action_space=actions)
+    with DatasetReader.open(tmp_path / "d") as reader:
+        assert reader.schema.action_space == DiscreteSpace(9)
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(DatasetError, match="action"):
+        bring(other, steps(), action_space=actions | {"n": 2})
+
+
+def test_a_table_on_the_hub_is_imported(hub: Hub, tmp_path: Path, run_retold: RunRetold) -> None:
+    repository = hub.make("datasets/me/table")
+    buffer = io.BytesIO()
+    pq.write_table(steps(), buffer)
+    repository.put("data/train-00000.parquet", buffer.getvalue())
+    repository.tags["v1"] = repository.head.oid
+    repository.put("data/train-00000.parquet", b"something else")
+    mapping = write_mapping(tmp_path, **STEPS, next_observation="next")
+    line = ("import", "hf-dataset", "me/table@v1", tmp_path / "d", "--mapping", mapping, "--json")
+    first = run_retold(*line)
+    assert first.returncode == 0, first.stderr
+    assert json.loads(first.stdout)["episodes"] == 3
+    assert audit_structure(tmp_path / "d") == []
+    repository.put("README.md", b"---\nlicense: mit\n---\nA card changes no row.")
+    repository.tags["v1"] = repository.commit(
+        {
+            "data/train-00000.parquet": repository.find(repository.tags["v1"]).files[
+                "data/train-00000.parquet"
+            ]
+        },
+        (),
+        "again",
+    ).oid
+    again = run_retold(*line)
+    assert json.loads(again.stdout)["skipped"] == 3, again.stdout + again.stderr
+    hub.make("datasets/me/broken").put("data/train-00000.parquet", b"something else")
+    for source, words in (
+        ("me/broken", "me/broken"),
+        ("me/nothing", "no such repository"),
+        ("x.parquet", "no such file"),
+    ):
+        done = run_retold("import", "hf-dataset", source, tmp_path / "e", "--mapping", mapping)
+        assert done.returncode == 1 and words in done.stderr, done.stderr
+        assert done.stderr.count("\n") == 1 and not (tmp_path / "e").exists(), done.stderr
+
+
+MEASURED = """
+import resource, sys
+from pathlib import Path
+from retold.dataset.import_command import ImportConfig, import_dataset
+
+folder = Path(sys.argv[1])
+config = ImportConfig(
+    format="hf-dataset",
+    source=folder / "t.parquet",
+    dataset=folder / "d",
+    mapping=folder / "mapping.toml",
+)
+print(import_dataset(config).steps, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rows", ["steps", "episodes"])
+def test_a_table_need_not_fit_the_memory(tmp_path: Path, rows: str) -> None:
+    peaks = []
+    for count in (160, 640):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        write_long_table(folder / "t.parquet", count, is_steps=rows == "steps")
+        own = {n: n for n in ("observation", "action", "reward")}
+        own |= {"episode": "episode"} if rows == "steps" else {}
+        write_mapping(folder, **own, terminated=False)
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURED, str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        done_steps, peak = map(int, done.stdout.split())
+        assert done_steps == 99 * count
+        peaks.append(peak)
+    assert peaks[1] - peaks[0] < 100_000, f"kB, for 128 and for 512 MB of observations: {peaks}"
+
+
+def write_long_table(path: Path, episodes: int, *, is_steps: bool) -> None:
+    """One row group of 100 steps an episode, 8 kB of observation a step."""
+    writer: pq.ParquetWriter | None = None
+    frames = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(100 * 1000)), 1000)
+    for number in range(episodes):
+        columns: dict[str, Any] = {
+            "observation": frames,
+            "action": pa.array(np.zeros(100, np.int64)),
+            "reward": pa.array(np.zeros(100)),
+        }
+        if is_steps:
+            columns["episode"] = pa.array(np.full(100, number))
+        else:
+            offsets = pa.array([0, 100], pa.int32())
+            columns = {n: pa.ListArray.from_arrays(offsets, c) for n, c in columns.items()}
+        table = pa.table(columns)
+        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+    assert writer is not None
+    writer.close()
