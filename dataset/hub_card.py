@@ -9,18 +9,21 @@ from typing import Any
 from retold.dataset.hub_card_text import (
     cite,
     plain,
-    short,
+    show_bytes,
     show_number,
     table,
     table_of_records,
     write_card,
 )
 from retold.dataset.hub_names import HUB_PROTOCOL
-from retold.dataset.hub_viewer import VIEWER_FOLDER
+from retold.dataset.hub_origin import SOURCES_FOLDER
+from retold.dataset.hub_viewer import VIEWER_FOLDER, spell_instruction
 from retold.dataset.reader import DatasetReader
+from retold.dataset.space_words import space_rows
 from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
 
-_MOST_GOALS = 20
+_MOST_GOALS = 10
+_EXAMPLES = 5
 _MOST_COMMITS = 10
 FIGURE = f"{VIEWER_FOLDER}/coverage.png"
 
@@ -90,18 +93,23 @@ def _sections(
     retelling: Retelling,
     license: str,
 ) -> Iterable[str]:
-    yield _introduction(reader, summary)
+    yield _introduction(reader, summary, retelling)
+    if retelling.figure is not None:
+        yield f"![What relabelling adds: goals, reward density, returns]({FIGURE})"
+    examples = _show_episodes(reader)
+    if examples:
+        yield examples
     yield _loading(repository)
     yield "## Task\n\n" + "\n\n".join(describe_task(task) for task in reader.schema.tasks)
     yield "## Spaces\n\n" + describe_spaces(reader.schema)
     goals = describe_goals(reader.schema, retelling)
     if goals:
         yield "## Goals\n\n" + goals
-    yield "## Fields\n\n" + _describe_fields(summary)
     yield "## Statistics\n\n" + _describe_statistics(summary)
     retold = _describe_retelling(reader, retelling)
     if retold:
         yield "## Relabelling\n\n" + retold
+    yield "## Fields\n\n" + _describe_fields(summary)
     yield "## Lineage\n\n" + _describe_lineage(summary)
     yield f"## Licence\n\n`{plain(license)}`"
     title = f"dataset {summary['dataset_id']} at commit {summary['snapshot']['number']}"
@@ -109,16 +117,51 @@ def _sections(
     yield "## Citation\n\n" + cite(repository, "datasets/", title, year)
 
 
-def _introduction(reader: DatasetReader, summary: Mapping[str, Any]) -> str:
-    names = ", ".join(f"`{plain(task.name)}`" for task in reader.schema.tasks)
+def _introduction(reader: DatasetReader, summary: Mapping[str, Any], retelling: Retelling) -> str:
+    tasks = dict.fromkeys(f"`{plain(task.name)}`" for task in reader.schema.tasks)
+    names = ", ".join(tasks)
     variants = summary["variants"]
-    told = f", {variants:,} of them retold in hindsight" if variants else ""
+    steps = f"{summary['steps']:,} steps"
+    if not variants:
+        told = f"{len(reader):,} episodes of {names}, {steps} in all"
+    elif variants == len(reader):
+        told = f"{variants:,} hindsight retellings of episodes of {names}, {steps} in all"
+    else:
+        told = f"{len(reader):,} episodes of {names}, {variants:,} of them hindsight retellings, {steps} in all"
     return (
-        f"{len(reader):,} episodes{told} and {summary['steps']:,} steps of {names}, in "
-        f"Retold's format: Zarr arrays, an append-only log of "
-        f"commits, and this table of live episodes. It is dataset `{reader.dataset_id}` at commit "
-        f"{reader.snapshot.number}."
+        f"{told}{_compare(retelling)}\n\nStored by Retold as standard Zarr arrays with an "
+        f"append-only log: dataset `{reader.dataset_id}` at commit {reader.snapshot.number}. The "
+        f"viewer shows its live episodes, one a row."
     )
+
+
+def _compare(retelling: Retelling) -> str:
+    """How much denser rewards are in retellings than in what was collected."""
+    density = {telling["told"]: telling["reward_per_1000_steps"] for telling in retelling.tellings}
+    collected, retold = density.get("collected"), density.get("retold")
+    if not collected or not retold:
+        return "."
+    return (
+        f": every 1,000 steps bring a reward of {retold:.3g} where the collected episodes "
+        f"brought {collected:.3g}."
+    )
+
+
+def _show_episodes(reader: DatasetReader) -> str:
+    """A few episodes with instructions in words, spread over the dataset; empty where there are none."""
+    places = [len(reader) * part // _EXAMPLES for part in range(_EXAMPLES)]
+    rows = []
+    for place in dict.fromkeys(places):
+        record = reader.record(place)
+        shard, _ = reader.shard_of(place)
+        words = spell_instruction(shard.schema.tasks[record.task].vocabulary, record.instruction)
+        if words:
+            met = f"{len(record.completed)} of {len(record.instruction)}"
+            rows.append((words, met, record.length, show_number(record.episode_return)))
+    if not rows:
+        return ""
+    header = ("instruction", "goals met", "steps", "return")
+    return "## Episodes\n\n" + table(header, rows)
 
 
 def _loading(repository: str) -> str:
@@ -126,7 +169,8 @@ def _loading(repository: str) -> str:
     name = repository.partition("/")[2]
     return f"""## Loading
 
-With Retold, streamed (`retold pull {repository} {name}` makes a copy, every file checked):
+With Retold, read where it lies; `retold pull {repository} {name}`
+makes a copy, every file checked, and `retold train run --data {url}` trains on it:
 
 ```python
 from retold.dataset.reader import DatasetReader
@@ -139,7 +183,7 @@ with DatasetReader.open("{url}") as reader:
 With Minari's interface:
 
 ```python
-from retold.dataset.minari_view import as_minari
+from retold.dataset import as_minari
 
 dataset = as_minari("{url}")
 print(dataset.total_episodes, dataset[0].rewards.sum())
@@ -158,9 +202,10 @@ print(episodes[0])
 def describe_task(task: TaskDescription) -> str:
     """A task's facts and arguments, in Markdown."""
     rows = [(name, json.dumps(value)) for name, value in task.kwargs.items()]
+    end = "the world ends" if task.limit_is == "termination" else "they are cut"
     facts = (
-        f"`{plain(task.name)}`, code version `{plain(task.code_version)}`: at most "
-        f"{task.horizon:,} steps, a limit that is a {task.limit_is}."
+        f"Episodes of `{plain(task.name)}` (code version `{plain(task.code_version)}`) have at most "
+        f"{task.horizon:,} steps, after which {end}."
     )
     return facts + ("\n\n" + table(("argument", "value"), rows) if rows else "")
 
@@ -168,13 +213,10 @@ def describe_task(task: TaskDescription) -> str:
 def describe_spaces(schema: DatasetSchema) -> str:
     """A table of both spaces."""
     rows = [
-        (name, short(str(space)))
-        for name, space in (
-            ("observation", schema.observation_space),
-            ("action", schema.action_space),
-        )
+        *space_rows(schema.observation_space, "observation"),
+        *space_rows(schema.action_space, "action"),
     ]
-    return table(("space", "definition"), rows)
+    return table(("space", "what it holds"), rows)
 
 
 def describe_goals(schema: DatasetSchema, retelling: Retelling) -> str:
@@ -196,8 +238,19 @@ def describe_goals(schema: DatasetSchema, retelling: Retelling) -> str:
         shown = retelling.goals[:_MOST_GOALS]
         more = len(retelling.goals) - len(shown)
         note = f"\n\n{more:,} more goals are left out." if more else ""
-        parts.append(table_of_records(shown) + note)
+        rows = [[goal[name] for name in _GOAL_COLUMNS] for goal in shown]
+        parts.append(table(tuple(_GOAL_COLUMNS.values()), rows) + note)
     return "\n\n".join(parts)
+
+
+_GOAL_COLUMNS = {
+    "goal": "goal",
+    "achieved": "achieved in episodes",
+    "collected": "asked for",
+    "collected_met": "and met",
+    "retold": "asked for, retold",
+    "retold_met": "and met, retold",
+}
 
 
 def _choices(axis: Sequence[str]) -> str:
@@ -209,28 +262,36 @@ def _describe_fields(summary: Mapping[str, Any]) -> str:
         (
             field["field"],
             field["dtype"],
-            "×".join(map(str, field["shape"] or ())),
-            field["bytes"],
+            "×".join(map(str, field["shape"])) if field["shape"] else "–",
+            show_bytes(field["bytes"]),
             show_number(field["bytes_per_step"]),
         )
         for field in summary["fields"]
     ]
-    return table(("field", "type", "shape", "bytes", "bytes a step"), rows)
+    made = table(("field", "type", "shape", "on disk", "bytes a step"), rows)
+    if any(field["dtype"] for field in summary["fields"]):
+        return made
+    return (
+        f"Retellings have no arrays of their own: observations and actions are those of the episodes "
+        f"that they retell, in `{SOURCES_FOLDER}/`.\n\n{made}"
+    )
 
 
 def _describe_statistics(summary: Mapping[str, Any]) -> str:
-    counts = [
-        (name.replace("_", " "), show_number(summary[name]))
-        for name in ("episodes", "variants", "steps", "shards", "bytes", "success")
-        if summary[name] is not None
+    success = summary["success"]
+    facts = [
+        f"{summary['episodes']:,} episodes",
+        f"{summary['variants']:,} of them retellings" if summary["variants"] else "",
+        f"{summary['steps']:,} steps",
+        f"{show_bytes(summary['bytes'])} in {summary['shards']:,} shard{'s' * (summary['shards'] != 1)}",
+        "" if success is None else f"{100 * success:.1f} % of episodes succeed",
     ]
     spreads = [
         (name, *(show_number(summary[key][column]) for column in _SPREAD))
         for key, name in (("length", "length"), ("episode_return", "return"))
         if summary[key]
     ]
-    counted = table(("", "whole dataset"), counts)
-    return counted + "\n\n" + table(("per episode", *_SPREAD), spreads)
+    return ", ".join(filter(None, facts)) + ".\n\n" + table(("per episode", *_SPREAD), spreads)
 
 
 _SPREAD = ("mean", "minimum", "median", "maximum")
@@ -243,8 +304,6 @@ def _describe_retelling(reader: DatasetReader, retelling: Retelling) -> str:
     parts = [table(("strategy", "variants"), used.most_common())] if used else []
     if retelling.tellings:
         parts.append(table_of_records(retelling.tellings))
-    if retelling.figure is not None:
-        parts.append(f"![What relabelling adds: goals, reward density, returns]({FIGURE})")
     return "\n\n".join(parts)
 
 
@@ -259,7 +318,12 @@ def _describe_lineage(summary: Mapping[str, Any]) -> str:
         for ancestor in summary["lineage"]
     ]
     commits = [
-        (commit["number"], commit["time"], commit["operation"], commit["episodes"])
+        (
+            commit["number"],
+            commit["time"][:16].replace("T", " "),
+            commit["operation"],
+            commit["episodes"],
+        )
         for commit in summary["commits"][: -_MOST_COMMITS - 1 : -1]
     ]
     made = table(("commit", "time", "operation", "episodes added"), commits)

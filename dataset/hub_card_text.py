@@ -17,6 +17,8 @@ END = "<!-- retold: end -->"
 _MARKED = re.compile(r"<!-- retold: made from the data.*?-->.*?<!-- retold: end -->", re.DOTALL)
 _FRONT = re.compile(r"\A---\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 _LONGEST_CELL = 120
+_CODE = re.compile(r"`[A-Za-z0-9_@:./-]+`")
+"""A cell that is left as it is: nothing in it means anything."""
 
 
 def write_card(
@@ -49,7 +51,7 @@ def write_card(
     else:
         title = repository.partition("/")[2]
         heading = "" if re.search(r"^# ", text, re.MULTILINE) else f"# {title}\n\n"
-        text = f"{heading}{text.strip()}\n\n{generated}\n".lstrip()
+        text = f"{heading}{text.strip()}".strip() + f"\n\n{generated}\n"
     tags = known.get("tags")
     theirs = [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
     fields = {
@@ -119,7 +121,7 @@ def table_of_records(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A Markdown table of plain cells; one that begins with a backtick is left as it is."""
+    """A Markdown table of plain cells; a name between backticks is left as it is."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(_cell(value) for value in line)} |" for line in lines)
 
@@ -129,6 +131,14 @@ def show_number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}".rstrip("0").rstrip(".")
+
+
+def show_bytes(count: int) -> str:
+    """A size for people."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:,.1f} {unit}"
+    return f"{count} bytes"
 
 
 def short(text: str) -> str:
@@ -146,4 +156,4 @@ def _cell(value: Any) -> str:
     if value is None:
         return "–"
     text = str(show_number(value))
-    return plain(short(text)) if not text.startswith("`") else text
+    return text if _CODE.fullmatch(text) else plain(short(text))

@@ -44,7 +44,7 @@ def _make_table(reader: DatasetReader) -> pa.Table:
     ]
     chosen = [of[number] for of, number in zip(tasks, table["task"].to_pylist(), strict=True)]
     words = [
-        _spell(task.vocabulary, goals or ())
+        spell_instruction(task.vocabulary, goals or ())
         for task, goals in zip(chosen, table["instruction"].to_pylist(), strict=True)
     ]
     names = [task.name for task in chosen]
@@ -52,7 +52,8 @@ def _make_table(reader: DatasetReader) -> pa.Table:
     return table.append_column("instruction_words", pa.array(words, pa.string()))
 
 
-def _spell(vocabulary: GoalVocabulary | None, goals: Sequence[int]) -> str | None:
+def spell_instruction(vocabulary: GoalVocabulary | None, goals: Sequence[int]) -> str | None:
+    """An instruction in words; None for tasks without goals."""
     if vocabulary is None:
         return None
     return ", then ".join(" ".join(vocabulary.goals[goal]) for goal in goals)

@@ -253,7 +253,11 @@ def test_what_people_wrote_in_a_card_is_kept(hub: Hub, raw: Path) -> None:
     card = repository.files["README.md"].content.decode()
     assert card.startswith("---\nlicense: cc0-1.0\n") and "- mazes" in card and "- en" in card
     assert "# Our mazes\n\nLook here first." in card and card.count("## Statistics") == 1
-    assert "7 episodes" in card and "path: viewer/episodes-*.parquet" in card
+    assert (
+        "7 episodes of `maze`" in card
+        and "## Episodes" in card
+        and "path: viewer/episodes-*.parquet" in card
+    )
     assert "figure.svg" in repository.files
     repository.put("README.md", b"---\n[broken\n---\n")
     with pytest.raises(DatasetError, match="not YAML"):

@@ -16,6 +16,7 @@ from test_hub_faults import attempt
 
 from retold.cli.audit import AuditConfig, audit_dataset
 from retold.dataset.audit import audit_structure
+from retold.dataset.hub_card_text import table
 from retold.dataset.reader import DatasetReader
 from retold.dataset.remote_path import RemotePath
 from retold.schemas.canonical import sha256_hex
@@ -262,6 +263,16 @@ def test_descriptions_that_make_no_sense_are_refused(
     assert attempt(lambda: get(tmp_path / "copy")) is not None
     assert attempt(lambda: DatasetReader.open(RemotePath(f"hf://{REPOSITORY}"))) is not None
     assert attempt(lambda: send(raw)) is not None
+
+
+def test_texts_from_the_data_mean_nothing_in_a_card() -> None:
+    evil = ["<script>alert(1)</script>", "`<img src=x onerror=alert(1)>", "a | b", "`a` <b> `c`"]
+    lines = table(("cell",), [(text,) for text in evil]).splitlines()
+    assert len(lines) == 2 + len(evil)
+    for line in lines[2:]:
+        assert "<" not in line and ">" not in line and "`" not in line, line
+        assert line.replace("\\|", "").count("|") == 2, line
+    assert table(("cell",), [("`0a1b`",)]).endswith("| `0a1b` |")
 
 
 LAUGHS = b"a: &a [x, x]\n" + b"".join(
