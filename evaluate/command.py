@@ -1,5 +1,6 @@
 """`retold evaluate`: score a policy on worlds that no training ever saw."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,9 @@ class EvaluateResult:
     """Mean per episode."""
     attempts: tuple[Mapping[str, int | float], ...]
     """Of each attempt that a reset ended, in order: in how many episodes, and its mean return."""
+    history: tuple[Mapping[str, int | float], ...] = ()
+    """Of a policy of `context = history`, each episode in order since its memory was empty: in how
+    many environments, and its mean return."""
     goals: tuple[Mapping[str, str | int], ...]
     """How often each goal was asked and completed, most asked first."""
     action: str
@@ -129,7 +133,10 @@ def evaluate(config: EvaluateConfig) -> EvaluateResult:
             lambda: actor,
         )
     )
-    return _score(config, schema, actor.policy_id, actor.update, episodes)
+    score = _score(config, schema, actor.policy_id, actor.update, episodes)
+    if path is not None and policy.architecture.context == "history":
+        score = dataclasses.replace(score, history=_score_history(episodes))
+    return score
 
 
 def _choose_task(config: EvaluateConfig, known: DatasetSchema | None) -> DatasetSchema:
@@ -187,6 +194,22 @@ def _score(
         seed=config.seed,
         task_args=schema.tasks[0].kwargs,
     )
+
+
+def _score_history(
+    episodes: "list[FinishedEpisode]",
+) -> tuple[Mapping[str, int | float], ...]:
+    """By the number of episodes that the policy remembered."""
+    rows = []
+    for number in range(1 + max(episode.episodes_before for episode in episodes)):
+        returns = [
+            episode.reward.sum(dtype=np.float64)
+            for episode in episodes
+            if episode.episodes_before == number
+        ]
+        row = {"episode": number + 1, "environments": len(returns)}
+        rows.append({**row, "mean_return": float(np.mean(returns))})
+    return tuple(rows)
 
 
 def _score_attempts(

@@ -58,7 +58,7 @@ class RandomActor:
 
 
 class PolicyActor:
-    """A policy with the memory of each episode in flight.
+    """A policy with the memory of each episode in flight; of `context = history`, of those before it.
 
     What the policy sees is written into arrays that are made once.
     """
@@ -106,6 +106,8 @@ class PolicyActor:
         self._step = np.zeros(slots, np.int64)
         self._has_previous = np.zeros(slots, np.bool_)
         self._progress = np.zeros(slots, np.int64)
+        self._goes_on = policy.architecture.context == "history"
+        self._position = np.zeros(slots, np.int64)
         self._sees_return = policy.architecture.sees_return
         self._wanted = target_return
         self._return_to_go = np.zeros(slots, np.float32)
@@ -113,16 +115,23 @@ class PolicyActor:
         self._inputs = self._view_inputs()
 
     def begin(self, slot: int, instruction: tuple[int, ...]) -> None:
-        """Forget the slot's episode and start the next."""
-        self._state.clear(slot)
+        """Start the slot's next episode: afresh, or as an attempt where the memory goes on."""
         self._arrays[""][slot] = encode_instruction(instruction, self._policy.most_goals)
+        self._step[slot] = 0
+        if self._goes_on and self._has_previous[slot]:
+            self._reset[slot] = True
+        else:
+            self._forget(slot)
+        self._return_to_go[slot] = self._target(instruction)
+
+    def _forget(self, slot: int) -> None:
+        self._state.clear(slot)
         for leaf in self._policy.schema.action_leaves:
             self._arrays[leaf.path][slot] = 0
-        self._step[slot] = 0
         self._has_previous[slot] = False
+        self._position[slot] = 0
         self._reward[slot] = 0.0
         self._reset[slot] = False
-        self._return_to_go[slot] = self._target(instruction)
 
     def act(
         self, slots: Sequence[int], observations: Sequence[Leaves], progress: Sequence[int]
@@ -151,6 +160,7 @@ class PolicyActor:
         self._reset[slot] = reset
         self._return_to_go[slot] -= reward
         self._step[slot] += 1
+        self._position[slot] += 1
         self._has_previous[slot] = True
 
     def _target(self, instruction: tuple[int, ...]) -> float:
@@ -176,6 +186,7 @@ class PolicyActor:
             previous_reward=column(self._reward),
             previous_reset=column(self._reset),
             step=column(self._step),
+            position=column(self._position) if self._goes_on else None,
             instruction=torch.from_numpy(self._arrays[""]),
             progress=column(self._progress),
             return_to_go=column(self._return_to_go) if self._sees_return else None,
@@ -199,6 +210,7 @@ def _take_rows(inputs: PolicyInputs, rows: Tensor) -> PolicyInputs:
         previous_reward=inputs.previous_reward[rows],
         previous_reset=inputs.previous_reset[rows],
         step=inputs.step[rows],
+        position=None if inputs.position is None else inputs.position[rows],
         instruction=inputs.instruction[rows],
         progress=inputs.progress[rows],
         return_to_go=None if inputs.return_to_go is None else inputs.return_to_go[rows],

@@ -67,7 +67,7 @@ class Agent:
         self._rng = np.random.default_rng(seed)
 
     def begin(self, instruction: Sequence[str | int] = (), *, environment: int = 0) -> None:
-        """Forget the episode before; another begins.
+        """Forget the episode before; another begins. A policy of `context = history` remembers it.
 
         Args:
             instruction: goals in order, by their words (`"cell 3 7"`) or ids; none for tasks

@@ -18,6 +18,9 @@ class ArchitectureConfig:
     """What is learned: values and the actions that raise them, or actions alone: all of the data
     (bc), those that followed a return to go, which acting then asks for (dt), or those that led to
     the goals of the instruction (gcsl)."""
+    context: Literal["episode", "history"] = "episode"
+    """What is remembered: one episode, or the episodes of one task in the order of the training that
+    made them; acting then goes on from one episode to the next."""
     encoder: Literal["transformer", "gru", "memoryless"] = "transformer"
     """What remembers: a causal Transformer, a GRU, or nothing."""
     model_width: int = 64

@@ -44,18 +44,28 @@ class PolicyInputs:
     """`[batch, time]`, int64."""
     return_to_go: Tensor | None = None
     """`[batch, time]`: sum of raw rewards from the step on; None where no policy sees it."""
+    position: Tensor | None = None
+    """`[batch, time]`, int64: number of the step in its trajectory, where that is not its episode."""
     sequence: Tensor | None = None
-    """`[rows]`, int64: the sequence, by number, of each packed row; None: not packed."""
+    """`[rows]`, int64: the row of `instruction` that each packed row follows; None: not packed."""
     lengths: tuple[int, ...] = ()
     """Rows of each packed sequence."""
 
+    @property
+    def place(self) -> Tensor:
+        """`[batch, time]`, int64: number of the step in its trajectory."""
+        return self.step if self.position is None else self.position
 
-def pack_inputs(inputs: PolicyInputs, lengths: Sequence[int]) -> PolicyInputs:
+
+def pack_inputs(
+    inputs: PolicyInputs, lengths: Sequence[int], parts: Sequence[int] = ()
+) -> PolicyInputs:
     """The first rows of each sequence alone, packed.
 
     Args:
         inputs: side by side.
-        lengths: rows to keep of each sequence.
+        lengths: rows to keep of each.
+        parts: how many of them, one after the other, make each sequence; none: one each.
     """
     index = packed_index(lengths, inputs.step.shape[1])
 
@@ -72,9 +82,18 @@ def pack_inputs(inputs: PolicyInputs, lengths: Sequence[int]) -> PolicyInputs:
         instruction=inputs.instruction,
         progress=pack(inputs.progress),
         return_to_go=None if inputs.return_to_go is None else pack(inputs.return_to_go),
+        position=None if inputs.position is None else pack(inputs.position),
         sequence=index // inputs.step.shape[1],
-        lengths=tuple(lengths),
+        lengths=join_lengths(lengths, parts),
     )
+
+
+def join_lengths(lengths: Sequence[int], parts: Sequence[int]) -> tuple[int, ...]:
+    """Sums of `parts[0]` lengths, of the next `parts[1]`, and so on; without parts, the lengths."""
+    if not parts:
+        return tuple(lengths)
+    rest = iter(lengths)
+    return tuple(sum(next(rest) for _ in range(count)) for count in parts)
 
 
 def packed_index(lengths: Sequence[int], time: int) -> Tensor:

@@ -66,10 +66,10 @@ class Policy(nn.Module):
         if inputs.sequence is None:
             batch, time, width = features.shape
             encoded: Tensor = self.trajectory_encoder(
-                features.flatten(0, 1), inputs.step.flatten(), (time,) * batch
+                features.flatten(0, 1), inputs.place.flatten(), (time,) * batch
             )
             return encoded.view(batch, time, width)
-        packed: Tensor = self.trajectory_encoder(features, inputs.step, inputs.lengths)
+        packed: Tensor = self.trajectory_encoder(features, inputs.place, inputs.lengths)
         return packed
 
     def make_state(self, slots: int) -> TrajectoryState:
@@ -81,7 +81,7 @@ class Policy(nn.Module):
         """`[batch, features]` of one step (`time` = 1) of the episodes in `slots`."""
         features = self.timestep_encoder(inputs)[:, 0]
         encoder = cast(TrajectoryEncoder, self.trajectory_encoder)
-        return encoder.advance(features, inputs.step[:, 0], state, slots)
+        return encoder.advance(features, inputs.place[:, 0], state, slots)
 
     def acting_numbers(self, features: Tensor) -> Tensor:
         """`[batch, outputs]` of the actor that acts: what `draw_action` needs."""

@@ -60,6 +60,8 @@ class FinishedEpisode:
     reset: NDArray[np.bool_]
     event_step: NDArray[np.uint32]
     event_goal: NDArray[np.uint32]
+    episodes_before: int = 0
+    """Episodes that the actor had played in this slot before."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,13 @@ class _Slot:
         codec = self._codec
         self._actions = ArrayColumn(codec.path, codec.dtype, codec.shape)
         self.actor: Actor
+        self._last_actor: Actor | None = None
+        self._episodes_before = 0
 
     def begin(self, assignment: EpisodeAssignment, actor: Actor, choice: ActionChoice) -> None:
         """Reset the environment to the episode's seed."""
-        self.assignment, self.actor = assignment, actor
+        self._episodes_before = self._episodes_before + 1 if self._last_actor is actor else 0
+        self.assignment, self.actor, self._last_actor = assignment, actor, actor
         self._choice = choice
         index = assignment.index
         self._act_rng = random_stream(choice.run_seed, f"{choice.stage} act", index)
@@ -199,6 +204,7 @@ class _Slot:
             reset=np.array(reset, np.bool_),
             event_step=np.ascontiguousarray(table[:, 0]),
             event_goal=np.ascontiguousarray(table[:, 1]),
+            episodes_before=self._episodes_before,
         )
 
     def _failure(self, error: Exception) -> EnvironmentFailure:

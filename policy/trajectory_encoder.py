@@ -26,7 +26,7 @@ class TrajectoryEncoder(Protocol):
 
         Args:
             x: `[rows, features]`.
-            step: `[rows]`, int64: number of the step in its episode.
+            step: `[rows]`, int64: number of the step in its trajectory.
             lengths: rows of each sequence.
         """
 

@@ -17,7 +17,7 @@ class Batch:
     inputs: PolicyInputs
     """`[batch, rows]`"""
     lengths: tuple[int, ...]
-    """Transitions of each window."""
+    """Transitions of each window, or of each part of one."""
     action: Tensor
     """`[batch, rows - 1, ...]`, as stored."""
     reward: Tensor
@@ -28,6 +28,8 @@ class Batch:
     """`[batch, rows - 1]`, bool: transitions that give a loss."""
     numbers: tuple[int, ...] = ()
     """Number of each window among those of its update, whichever process works on it."""
+    parts: tuple[int, ...] = ()
+    """Parts, one after the other, of each window over several episodes; none: windows are whole."""
 
 
 def make_batch(windows: Sequence[Window], *, most_goals: int, burn_in: int) -> Batch:

@@ -1,6 +1,7 @@
 """Chosen windows as tensors: what `make_batch` makes of them, faster, and what objectives add."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retold.dataset.episode_columns import UNKNOWN, EpisodeColumns
+from retold.dataset.episode_histories import WindowParts
 from retold.dataset.sampler import WindowSampler
 from retold.dataset.window_batch import WindowBatch
 from retold.dataset.window_draws import Draw
@@ -68,10 +70,36 @@ class BatchReader:
             is_valid=_copy(self._gives_loss(draw, rows)),
         )
 
-    def _gives_loss(self, draw: Draw, rows: int) -> NDArray[np.bool_]:
-        """`[windows, rows]`: transitions to learn from."""
+    def read_parts(
+        self, windows: WindowBatch, parts: WindowParts, numbers: Sequence[int], *, most_goals: int
+    ) -> Batch:
+        """Windows of histories as tensors, in which the end of an episode is that of an attempt.
+
+        Args:
+            windows: arrays for as many windows as there are parts.
+            parts: windows of single episodes, in order.
+            numbers: of each window of histories among those of its update.
+            most_goals: the policy's capacity for goals.
+        """
+        batch = self.read(windows, parts.draw, numbers, most_goals=most_goals)
+        inputs, rows = batch.inputs, batch.reward.shape[1]
+        position = parts.position[:, None] + np.arange(rows + 1)
+        first = np.where(parts.position > parts.before, self._burn_in, 0) - parts.before
+        _join(batch, parts)
+        return replace(
+            batch,
+            inputs=replace(inputs, position=torch.from_numpy(position)),
+            is_valid=torch.from_numpy(self._gives_loss(parts.draw, rows, first)),
+            parts=parts.counts,
+        )
+
+    def _gives_loss(
+        self, draw: Draw, rows: int, first: NDArray[np.int64] | None = None
+    ) -> NDArray[np.bool_]:
+        """`[windows, rows]`: transitions to learn from, from the `first` of each window on."""
         transition = np.arange(rows)
-        first = np.where(draw.start > 0, self._burn_in, 0)
+        if first is None:
+            first = np.where(draw.start > 0, self._burn_in, 0)
         end = draw.length
         if self._goal_steps is not None:
             whole = [self._goal_steps[dataset][row] for dataset, row in _places(draw)]
@@ -110,6 +138,21 @@ class BatchReader:
         earned = np.zeros((len(draw), rows), np.float64)
         np.cumsum(windows.reward[:, : rows - 1], axis=1, out=earned[:, 1:])
         return torch.from_numpy((left[:, None] - earned).astype(np.float32))
+
+
+def _join(batch: Batch, parts: WindowParts) -> None:
+    """Let parts that follow another in their window go on from its last transition, in place."""
+    is_first = np.zeros(len(batch.lengths), np.bool_)
+    is_first[np.cumsum(parts.counts) - parts.counts] = True
+    after = torch.from_numpy(np.flatnonzero(~is_first))
+    before, last = after - 1, torch.tensor(batch.lengths)[after - 1] - 1
+    inputs = batch.inputs
+    (previous_action,) = inputs.previous_action.values()
+    previous_action[after, 0] = batch.action[before, last]
+    inputs.previous_reward[after, 0] = batch.reward[before, last]
+    inputs.previous_reset[after, 0] = True
+    inputs.has_previous[after, 0] = True
+    batch.terminated[before, last] = False
 
 
 def steps_to_goals(columns: EpisodeColumns) -> NDArray[np.int64]:

@@ -134,6 +134,15 @@ class TrainConfig(ArchitectureConfig, SourceFlag):
             )
         if self.max_policy_lag is not None and self.max_policy_lag < 0:
             raise UsageError(f"--max-policy-lag is {self.max_policy_lag}, but must be at least 0.")
+        if self.context == "history" and self.max_policy_lag is not None:
+            raise UsageError(
+                "--context history is about how policies became better, and --max-policy-lag leaves "
+                "the older ones out. Give one of the two."
+            )
+        if self.context == "history" and self.context_length < 2:
+            raise UsageError(
+                f"--context-length is {self.context_length}, but a history has at least 2."
+            )
         if not self.data:
             raise UsageError("There is nothing to learn from. Give --data DATASET.")
         if self.weight and len(self.weight) != len(self.data):

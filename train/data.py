@@ -1,15 +1,17 @@
 """The snapshots that a run draws from, and the batches of its updates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Self
 
 import numpy as np
 
 from retold.dataset.episode_columns import UNKNOWN, format_id
+from retold.dataset.episode_histories import EpisodeHistories
 from retold.dataset.pins import pin
 from retold.dataset.reader import DatasetReader
 from retold.dataset.sampler import WindowSampler
+from retold.dataset.window_draws import Draw, WindowDraws
 from retold.schemas.canonical import sha256_hex
 from retold.schemas.commit import Snapshot
 from retold.schemas.errors import UsageError
@@ -71,20 +73,44 @@ class TrainingData:
                 name = "train-" + sha256_hex(str(config.run.resolve()).encode())[:16]
                 holder = f"train {config.run.name}"
                 self._stack.enter_context(pin(reader.path, name, holder, reader.snapshot))
+        self._histories: EpisodeHistories | None = None
+        window_length = config.context_length
+        if config.context == "history":
+            self._histories = EpisodeHistories(self.readers)
+            # A window's parts are read side by side, and none is longer than an episode.
+            longest = max(int(reader.columns.length.max(initial=1)) for reader in self.readers)
+            window_length = min(window_length, longest)
         self._sampler = WindowSampler(
             self.readers,
-            window_length=config.context_length,
+            window_length=window_length,
             seed=config.seed,
             weights=config.weight or None,
             threads=config.threads,
         )
-        self._chooser = WindowChooser(config, self._sampler, len(self.readers))
-        self._windows = self._sampler.make_batch(-(-config.batch_size // ranks()))
         columns = [reader.columns for reader in self.readers]
+        choose: Callable[[int, int], Draw] = self._sampler.choose
+        if self._histories is not None:
+            choose = self._history_windows(self._histories)
+        self._chooser = WindowChooser(config, choose, [one.policy_update for one in columns])
+        self._most = -(-config.batch_size // ranks())
+        self._windows = self._sampler.make_batch(self._most)
         check_objective(config, self.readers)
         self._batches = BatchReader(
             self._sampler, columns, burn_in=config.burn_in_steps, objective=config.objective
         )
+
+    def _history_windows(self, histories: EpisodeHistories) -> Callable[[int, int], Draw]:
+        config = self._config
+        draws = WindowDraws(
+            histories.lengths,
+            window_length=config.context_length,
+            seed=config.seed,
+            weights=config.weight or None,
+            start_share=0.25,
+            unit="steps",
+            cut="pad",
+        )
+        return lambda number, batch_size: histories.trim(draws.draw(number, batch_size))
 
     def best_return(self) -> float:
         """Mean return of the best episodes, one in twenty but at least one, of all datasets."""
@@ -123,31 +149,32 @@ class TrainingData:
         self._chosen = chosen = self.choose(update)
         self.next_draw = chosen.next_draw
         mine = windows_of_rank(chosen.draw.length, rank(), ranks())
-        most = self._windows.size
-        return [
-            self._read(chosen, mine[first : first + most], most_goals)
-            for first in range(0, len(mine), most)
-        ]
+        parts = (mine[first : first + self._most] for first in range(0, len(mine), self._most))
+        return [self._read(chosen.draw.take(part), part.tolist(), most_goals) for part in parts]
 
-    def _read(
-        self, chosen: UpdateWindows, places: np.ndarray[tuple[int], np.dtype[np.int64]], goals: int
-    ) -> Batch:
-        return self._batches.read(
-            self._windows.first(len(places)),
-            chosen.draw.take(places),
-            places.tolist(),
-            most_goals=goals,
-        )
+    def _read(self, draw: Draw, numbers: Sequence[int], most_goals: int) -> Batch:
+        parts = None if self._histories is None else self._histories.split(draw)
+        count = len(draw) if parts is None else len(parts.draw)
+        if count > self._windows.size:
+            self._windows = self._sampler.make_batch(count)
+        windows = self._windows.first(count)
+        if parts is not None:
+            return self._batches.read_parts(windows, parts, numbers, most_goals=most_goals)
+        return self._batches.read(windows, draw, numbers, most_goals=most_goals)
 
     def read_first(self, count: int, most_goals: int) -> Batch:
         """The first windows of the next draw, as a batch; nothing moves on."""
-        draw = self._sampler.choose(self.next_draw, self._config.batch_size).take(slice(0, count))
-        windows = self._windows.first(count)
-        return self._batches.read(windows, draw, range(count), most_goals=most_goals)
+        draw = self.choose(0).draw.take(slice(0, count))
+        return self._read(draw, range(len(draw)), most_goals)
+
+    def _episode_windows(self) -> Draw:
+        """What was drawn last, as windows of single episodes."""
+        draw = self._chosen.draw
+        return draw if self._histories is None else self._histories.split(draw).draw
 
     def facts(self, update: int) -> dict[str, float]:
         """What is known of the episodes that were drawn last, after `update` updates."""
-        draw = self._chosen.draw
+        draw = self._episode_windows()
         places = list(zip(draw.dataset.tolist(), draw.row.tolist(), strict=True))
         columns = [(self._sampler.columns(dataset), row) for dataset, row in places]
         returns = [float(column.episode_return[row]) for column, row in columns]
@@ -168,7 +195,8 @@ class TrainingData:
                 f"Values that are not finite are stored in {_list_some(bad)}. Leave these "
                 f"episodes out with `retold filter`, and train a new run on what is left."
             )
-        names = [self._name(place) for place in range(len(self._chosen.draw))]
+        draw = self._episode_windows()
+        names = [self._name(draw, place) for place in range(len(draw))]
         return (
             f"All that is stored is finite; the update's episodes are "
             f"{_list_some(list(dict.fromkeys(names)))}. Begin a new run with a --learning-rate "
@@ -177,7 +205,7 @@ class TrainingData:
 
     def _find_not_finite(self) -> list[str]:
         """Episodes of which a window holds NaN or an infinity, and in which field."""
-        draw, found = self._chosen.draw, []
+        draw, found = self._episode_windows(), []
         for place in range(len(draw)):
             windows = self._sampler.fill(self._windows.first(1), draw.take(slice(place, place + 1)))
             rows = {**windows.observation, **windows.previous_action}
@@ -188,11 +216,11 @@ class TrainingData:
                 if values.dtype.kind == "f" and not np.isfinite(values).all()
             ]
             if bad:
-                found.append(f"{self._name(place)} ({', '.join(bad)})")
+                found.append(f"{self._name(draw, place)} ({', '.join(bad)})")
         return list(dict.fromkeys(found))
 
-    def _name(self, place: int) -> str:
-        dataset, row = int(self._chosen.draw.dataset[place]), int(self._chosen.draw.row[place])
+    def _name(self, draw: Draw, place: int) -> str:
+        dataset, row = int(draw.dataset[place]), int(draw.row[place])
         episode = format_id(self._sampler.columns(dataset).episode_id[row])
         return f"{episode} of {self.readers[dataset].path}"
 
@@ -203,7 +231,9 @@ def _list_some(names: list[str]) -> str:
 
 
 def check_objective(config: TrainConfig, readers: Sequence[DatasetReader]) -> None:
-    """Refuse data that the objective can learn nothing from."""
+    """Refuse data that the objective, or a context of histories, can learn nothing from."""
+    if config.context == "history":
+        EpisodeHistories(readers)
     if config.objective != "gcsl":
         return
     if any(steps_to_goals(reader.columns).any() for reader in readers):

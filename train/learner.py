@@ -106,7 +106,7 @@ class Learner:
             return {}
         rows = min(inputs.lengths[0], _MOST_ATTENTION_ROWS)
         facts = encoder.attention_facts(
-            self.policy.timestep_encoder(inputs)[:rows], inputs.step[:rows]
+            self.policy.timestep_encoder(inputs)[:rows], inputs.place[:rows]
         )
         metrics = {}
         for layer, (entropy, largest) in enumerate(facts):

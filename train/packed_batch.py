@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,7 +32,12 @@ class PackedBatch:
 
 def pack_batch(batch: Batch) -> PackedBatch:
     """The batch's real rows."""
-    lengths = tuple(length + 1 for length in batch.lengths)
+    # An episode's last row is nowhere seen where another episode follows: acting goes on from there.
+    follows = np.ones(len(batch.lengths), np.int64)
+    if batch.parts:
+        follows[:] = 0
+        follows[np.cumsum(batch.parts) - 1] = 1
+    lengths = tuple((np.array(batch.lengths) + follows).tolist())
     time = batch.inputs.step.shape[1]
     index = packed_index(lengths, time)
 
@@ -40,15 +46,15 @@ def pack_batch(batch: Batch) -> PackedBatch:
         return torch.cat([rows, after], 1).flatten(0, 1)[index]
 
     valid = pack(batch.is_valid).nonzero().squeeze(-1)
-    ends = torch.tensor(lengths).cumsum(0) - 1
-    inputs = pack_inputs(batch.inputs, lengths)
-    assert inputs.sequence is not None
+    inputs = pack_inputs(batch.inputs, lengths, batch.parts)
+    whole = torch.tensor(inputs.lengths)
+    last = (whole.cumsum(0) - 1).repeat_interleave(whole)
     return PackedBatch(
         inputs=inputs,
         action=pack(batch.action),
         reward=pack(batch.reward),
         terminated=pack(batch.terminated),
         valid=valid,
-        last=ends[inputs.sequence[valid]],
+        last=last[valid],
         numbers=batch.numbers,
     )

@@ -1,5 +1,6 @@
 """Which windows an update learns from: a pure function of the sampler's draws and the update."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retold.dataset.episode_columns import UNKNOWN
-from retold.dataset.sampler import WindowSampler
 from retold.dataset.window_draws import Draw
 from retold.schemas.errors import RunError
 from retold.schemas.identity import numbered_stream, stream_key
@@ -31,10 +31,22 @@ class UpdateWindows:
 class WindowChooser:
     """Takes windows from one draw after the other, until an update has enough of them."""
 
-    def __init__(self, config: TrainConfig, sampler: WindowSampler, datasets: int) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        choose: Callable[[int, int], Draw],
+        made_by: Sequence[NDArray[np.int64]],
+    ) -> None:
+        """Know the draws.
+
+        Args:
+            config: of the run.
+            choose: the windows of a draw, from its number and their count.
+            made_by: update of the policy behind each episode of each dataset.
+        """
         self._config = config
-        self._sampler = sampler
-        self._made_by = [sampler.columns(number).policy_update for number in range(datasets)]
+        self._choose = choose
+        self._made_by = tuple(made_by)
         self._key = stream_key(config.seed, "old windows")
 
     def choose(self, update: int, first_draw: int, least: int = 1) -> UpdateWindows:
@@ -51,7 +63,7 @@ class WindowChooser:
         parts: list[Draw] = []
         number, windows, tokens, skipped, fruitless = first_draw, 0, 0, 0, 0
         while not self._is_enough(windows, tokens, least):
-            draw = self._sampler.choose(number, self._config.batch_size)
+            draw = self._choose(number, self._config.batch_size)
             is_fresh = self._is_fresh(draw, update, number)
             places = np.flatnonzero(is_fresh)[
                 : self._missing(draw, is_fresh, windows, tokens, least)
