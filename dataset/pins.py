@@ -10,9 +10,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+
 from retold.dataset.files import list_names, make_folder, replace_atomically
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath, path_inside, split_snapshot
+from retold.dataset.reader import DatasetReader
+from retold.dataset.snapshot_names import refuse_dropped
 from retold.dataset.sources import find_source
 from retold.schemas.canonical import is_sealed, require_hex, seal_json
 from retold.schemas.commit import Snapshot
@@ -49,6 +53,34 @@ def pin(dataset: DatasetPath, pin_id: str, holder: str, snapshot: Snapshot) -> I
             name = f"{pin_id}-{snapshot.dataset_id[:8]}"
             stack.enter_context(_pin_one(path, name, holder, head))
         yield
+
+
+@contextmanager
+def pin_reader(reader: DatasetReader, pin_id: str, holder: str) -> Iterator[None]:
+    """Keep what a reader reads for as long as the block runs, where that can be written.
+
+    The datasets that its variants refer to are opened first, and pinned as they were then: what is
+    evicted from them in the meantime is still read.
+
+    Raises:
+        DatasetError: `gc` was quicker, and took what is needed.
+    """
+    sources = list(_open_sources(reader))
+    with ExitStack() as stack:
+        stack.enter_context(_pin_one(reader.path, pin_id, holder, reader.snapshot))
+        for source in sources:
+            name = f"{pin_id}-{reader.dataset_id[:8]}"
+            stack.enter_context(_pin_one(source.path, name, holder, source.snapshot))
+        for pinned in (reader, *sources):
+            refuse_dropped(pinned.log, pinned.snapshot)
+        yield
+
+
+def _open_sources(reader: DatasetReader) -> Iterator[DatasetReader]:
+    ids = pc.unique(reader.table["source_dataset_id"]).drop_null().to_pylist()
+    for dataset_id in sorted(set(ids) - {reader.dataset_id}):
+        with suppress(RetoldError):  # whoever reads a variant of it is told
+            yield reader.source_reader(dataset_id)
 
 
 def read_pins(dataset: DatasetPath) -> list[Pin]:

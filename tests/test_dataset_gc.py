@@ -1,20 +1,26 @@
 """Garbage is deleted, and nothing that a head, a tag, a pin or a writer needs."""
 
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
+from conftest import RETOLD
 from small_datasets import append, append_tiny, grow_old, ids, retell
 from test_dataset import SCHEMA, make_episode
 
+from retold.collect.command import CollectConfig, collect
 from retold.dataset.audit import audit_structure
 from retold.dataset.compact import CompactConfig, compact
 from retold.dataset.evict import EvictConfig, evict
 from retold.dataset.gc import GcConfig, collect_garbage
 from retold.dataset.history import TagConfig, tag
 from retold.dataset.log import CommitLog
-from retold.dataset.pins import pin
+from retold.dataset.pins import pin, pin_reader, read_pins
 from retold.dataset.reader import DatasetReader
+from retold.dataset.shard_place import list_shards
 from retold.dataset.shard_writer import write_raw_shard
+from retold.relabel.command import RelabelConfig, relabel
 from retold.schemas.errors import DatasetError, RetoldError
 
 
@@ -53,20 +59,47 @@ def test_gc_keeps_what_a_pinned_referrer_reads(tmp_path: Path) -> None:
     for number in range(3):
         append(raw, number, length=9)
     retell(raw, told)
-    with DatasetReader.open(told) as reader:
-        reader.source_reader(CommitLog.open(raw).dataset_id)
-        with pin(told, "train", "a training", reader.snapshot):
-            evict(EvictConfig(dataset=raw, episodes=1))
-            grow_old(raw, days=8)
-            assert collect_garbage(GcConfig(dataset=raw)).files == 0
-            for row in range(3):
-                reader.read_episode(row)
+    with DatasetReader.open(told) as reader, pin_reader(reader, "train", "a training"):
+        evict(EvictConfig(dataset=raw, episodes=1))
+        grow_old(raw, days=8)
+        assert collect_garbage(GcConfig(dataset=raw)).files == 0
+        for row in range(3):
+            reader.read_episode(row)
     assert not list(raw.glob("pins/*"))
     grow_old(raw, days=8)
     assert collect_garbage(GcConfig(dataset=raw)).files == 2
     with DatasetReader.open(told) as reader, pytest.raises(DatasetError, match="not live") as error:
         reader.read_episode(0)
     assert str(raw) in str(error.value) and str(told) in str(error.value)
+
+
+@pytest.mark.long
+def test_gc_beside_a_training_takes_nothing_that_it_reads(tmp_path: Path) -> None:
+    raw, told = tmp_path / "raw", tmp_path / "told"
+    task = {"size": 7, "limit": 60}
+    for first in (0, 4):
+        collect(CollectConfig(task="maze", task_args=task, dataset=raw, first=first, episodes=4))
+    relabel(RelabelConfig(source=raw, target=told, workers=0))
+    needed = {path: set(list_shards(path)) for path in (raw, told)}
+    command = [RETOLD, "train", tmp_path / "run", "--data", told, "--updates", "40"]
+    training = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    rounds = 0
+    while training.poll() is None:
+        if not (read_pins(raw) and read_pins(told)):
+            time.sleep(0.05)
+            continue
+        for path in (raw, told):
+            evict(EvictConfig(dataset=path, episodes=1))
+            collect_garbage(GcConfig(dataset=path, keep=0, grace=0))
+            if read_pins(path):  # it goes when the training is over, and does not come back
+                assert needed[path] <= set(list_shards(path))
+                rounds += 1
+    error = training.communicate()[1].decode()
+    assert training.returncode == 0, error
+    assert rounds > 2
+    for path in (raw, told):
+        collect_garbage(GcConfig(dataset=path, keep=0, grace=0))
+        assert not needed[path] <= set(list_shards(path))
 
 
 def test_gc_after_compaction_keeps_references(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from retold.dataset.episode_columns import UNKNOWN, format_id
 from retold.dataset.episode_histories import EpisodeHistories
-from retold.dataset.pins import pin
+from retold.dataset.pins import pin_reader
 from retold.dataset.reader import DatasetReader
 from retold.dataset.sampler import WindowSampler
 from retold.dataset.window_draws import Draw, WindowDraws
@@ -72,7 +72,7 @@ class TrainingData:
             if self._is_pinned and rank() == 0:
                 name = "train-" + sha256_hex(str(config.run.resolve()).encode())[:16]
                 holder = f"train {config.run.name}"
-                self._stack.enter_context(pin(reader.path, name, holder, reader.snapshot))
+                self._stack.enter_context(pin_reader(reader, name, holder))
         self._histories: EpisodeHistories | None = None
         window_length = config.context_length
         if config.context == "history":
