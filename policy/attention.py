@@ -72,7 +72,8 @@ def attend(projected: Tensor, plan: AttentionPlan) -> Tensor:
     """`[rows, heads, features]` of what each row sees.
 
     Args:
-        projected: `[rows, 3, heads, features]`: queries, keys and values.
+        projected: `[rows, 3, heads, features]`: queries, keys and values; features that are turned
+            together lie side by side.
         plan: of the rows.
     """
     if isinstance(plan, BlockPlan):
@@ -146,9 +147,9 @@ def rotary_angles(step: Tensor, features: int, dtype: torch.dtype = torch.float3
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     """`[rows, heads, features]`, turned: products of two rows depend on their distance alone."""
     cosine, sine = rotation
-    half = x.shape[-1] // 2
-    first, second = x[..., :half], x[..., half:]
-    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)
+    first, second = x[..., ::2], x[..., 1::2]
+    pairs = torch.stack([first * cosine - second * sine, first * sine + second * cosine], -1)
+    return pairs.flatten(-2)
 
 
 def _take(x: Tensor, first: int, rows: int, sequences: int) -> Tensor:

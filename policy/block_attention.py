@@ -2,8 +2,8 @@
 
 Sequences lie side by side in one buffer, longest first, and are attended to a block of queries at a
 time. The blocks of one number are one batch of products, over all heads of all sequences that reach
-so far. Scores are worked out again on the way back, so nothing is held that grows with rows times
-keys. Powers of two stand in for exponentials: they take half the time.
+so far. All but few scores are worked out again on the way back, so nothing is held that grows with
+rows times keys. Powers of two stand in for exponentials: they take half the time.
 """
 
 import math
@@ -17,10 +17,13 @@ from torch import Tensor
 
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, `[rows, 1, features / 2]` each."""
-_QUERIES = 33
-"""Queries of a block: smaller products are slower, larger blocks waste more behind the diagonal."""
+_QUERIES, _LATE_QUERIES, _LATE = 26, 43, 256
+"""Queries of a block, and where the longest sequence has more rows than the last: smaller products
+are slower, larger blocks waste more behind the diagonal."""
 _SCORES = 1 << 19
 """Scores of a batch: what follows a product then finds them in the processor's cache."""
+_KEPT_SCORES = 1 << 22
+"""Scores of a layer that are kept for the way back instead of being worked out again."""
 _MOST_BITS = 60.0
 """Scores that may be powers of two without taking the largest off: far from what float32 ends at."""
 
@@ -53,6 +56,12 @@ class _Block:
     queries: slice
     keys: slice
 
+    @property
+    def scores(self) -> int:
+        """That it has."""
+        sizes = (part.stop - part.start for part in (self.batch, self.queries, self.keys))
+        return math.prod(sizes)
+
 
 def plan_blocks(lengths: Sequence[int], window: int, rotation: Rotation | None) -> BlockPlan:
     """The plan of packed sequences.
@@ -74,12 +83,13 @@ def plan_blocks(lengths: Sequence[int], window: int, rotation: Rotation | None) 
         taken[found[row <= last]] = np.flatnonzero(row <= last)
         rows, places = torch.from_numpy(found.reshape(-1)), torch.from_numpy(taken)
     if rotation is not None:
-        angle = torch.complex(*(part.squeeze(1) for part in rotation))
-        angle = _to_buffer(angle, ordered, rows)[:, None]
-        to_query, to_key = _factors(2 * angle.shape[-1])
+        cosine, sine = (_to_buffer(part, ordered, rows).transpose(1, 2) for part in rotation)
+        to_query, to_key = _factors(2 * cosine.shape[-1])
+        angle, back = torch.complex(cosine, sine), torch.complex(cosine, -sine)
         turn = torch.stack([angle * to_query, angle])
-        turn_back = torch.stack([angle * to_key, angle * math.log(2)]).conj().resolve_conj()
-    hidden = torch.full((_QUERIES, _QUERIES), -torch.inf).triu_(1)
+        turn_back = torch.stack([back * to_key, back * math.log(2)])
+    queries = _QUERIES if time <= _LATE else _LATE_QUERIES
+    hidden = torch.full((queries, queries), -torch.inf).triu_(1)
     return BlockPlan(ordered, window, hidden, rows, places, turn, turn_back)
 
 
@@ -87,7 +97,8 @@ def attend_blocks(projected: Tensor, plan: BlockPlan) -> Tensor:
     """`[rows, heads, features]` of what each row sees.
 
     Args:
-        projected: `[rows, 3, heads, features]`: queries, keys and values.
+        projected: `[rows, 3, heads, features]`: queries, keys and values; features that are turned
+            together lie side by side.
         plan: of the rows.
     """
     whole = projected.to(torch.promote_types(projected.dtype, torch.float32))
@@ -107,8 +118,12 @@ class _BlockAttention(torch.autograd.Function):
         output = projected.new_empty(len(plan.lengths), plan.lengths[0], heads, features)
         total = output.new_empty(*query.shape[:2], 1)
         is_bounded = _most_bits(query, key) <= _MOST_BITS
-        for block in _blocks(plan, heads):
+        blocks, kept = list(_blocks(plan, heads)), []
+        is_kept = sum(block.scores for block in blocks) <= _KEPT_SCORES
+        for block in blocks:
             powers = _powers(query, key, block, plan, is_bounded)
+            if is_kept:
+                kept.append(powers)
             total[block.batch, block.queries] = sums = powers.sum(-1, keepdim=True)
             seen = torch.bmm(powers, value[block.batch, block.keys])
             taken = slice(block.batch.start // heads, block.batch.stop // heads)
@@ -118,16 +133,16 @@ class _BlockAttention(torch.autograd.Function):
                 out=output[taken, block.queries].transpose(1, 2),
             )
         packed = _from_buffer(output, plan.places)
-        ctx.save_for_backward(sides, total, packed)
+        ctx.save_for_backward(sides, total, packed, *kept)
         ctx.plan, ctx.is_bounded = plan, is_bounded
         return packed
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        sides, total, output = ctx.saved_tensors
+        sides, total, output, *kept = ctx.saved_tensors
         with torch.autocast("cpu", enabled=False):
             found = _attend_back(
-                gradient, sides, total, output, plan=ctx.plan, is_bounded=ctx.is_bounded
+                gradient, sides, total, output, kept, plan=ctx.plan, is_bounded=ctx.is_bounded
             )
         return found, None
 
@@ -137,6 +152,7 @@ def _attend_back(
     sides: Tensor,
     total: Tensor,
     output: Tensor,
+    kept: Sequence[Tensor],
     *,
     plan: BlockPlan,
     is_bounded: bool,
@@ -146,24 +162,25 @@ def _attend_back(
     back = _spread(gradient, plan).transpose(1, 2).flatten(0, 1) / total
     # What the sum of a query's powers takes back, for each of them.
     shared = _spread((gradient * output).sum(-1), plan).transpose(1, 2).reshape(total.shape) / total
-    found = torch.zeros_like(sides)
+    found = torch.empty_like(sides)
+    found[1:] = 0
     to_query, to_key, to_value = found.flatten(1, 2)
-    for block in _blocks(plan, heads):
+    for number, block in enumerate(_blocks(plan, heads)):
         queries, keys = (block.batch, block.queries), (block.batch, block.keys)
-        powers = _powers(query, key, block, plan, is_bounded)
-        to_value[keys] += torch.bmm(powers.transpose(1, 2), back[queries])
+        powers = kept[number] if kept else _powers(query, key, block, plan, is_bounded)
+        to_value[keys].add_(torch.bmm(powers.transpose(1, 2), back[queries]))
         to_scores = torch.bmm(back[queries], value[keys].transpose(1, 2))
         to_scores.sub_(shared[queries]).mul_(powers)
         to_query[queries] = torch.bmm(to_scores, key[keys])
-        to_key[keys] += torch.bmm(to_scores.transpose(1, 2), query[queries])
+        to_key[keys].add_(torch.bmm(to_scores.transpose(1, 2), query[queries]))
     return _from_buffer(_empty(found, plan.turn_back), plan.places)
 
 
 def _blocks(plan: BlockPlan, heads: int) -> Iterator[_Block]:
     """All products of a layer, none of which holds more than about `_SCORES` scores."""
     time = plan.lengths[0]
-    for start in range(0, time, _QUERIES):
-        end = min(start + _QUERIES, time)
+    for start in range(0, time, len(plan.hidden)):
+        end = min(start + len(plan.hidden), time)
         oldest = max(0, start - plan.window + 1)
         sequences = sum(length > start for length in plan.lengths)
         most = max(1, _SCORES // ((end - start) * (end - oldest) * heads))
@@ -178,14 +195,19 @@ def _powers(query: Tensor, key: Tensor, block: _Block, plan: BlockPlan, is_bound
         query[block.batch, block.queries], key[block.batch, block.keys].transpose(1, 2)
     )
     queries, keys = scores.shape[1:]
-    scores[..., keys - queries :] += plan.hidden[:queries, :queries]
+    diagonal = scores[..., keys - queries :]
     # The query in row r of the block sees no key in a column before r + first.
     first = block.queries.start - plan.window + 1 - block.keys.start
-    if (edge := first + queries - 1) > 0:
-        scores[..., :edge] += plan.hidden[-first : queries - 1, :queries].t()
-    if not is_bounded:
-        scores -= scores.amax(-1, keepdim=True)
-    return scores.exp2_()
+    old = scores[..., : max(0, first + queries - 1)]
+    if is_bounded:
+        scores.exp2_()
+        diagonal.tril_()
+        old.triu_(first)
+        return scores
+    diagonal.add_(plan.hidden[:queries, :queries])
+    if old.shape[-1]:
+        old.add_(plan.hidden[-first : queries - 1, :queries].t())
+    return scores.sub_(scores.amax(-1, keepdim=True)).exp2_()
 
 
 def _most_bits(query: Tensor, key: Tensor) -> float:
@@ -201,7 +223,7 @@ def _factors(features: int) -> tuple[float, float]:
 
 def _to_buffer(packed: Tensor, lengths: Sequence[int], rows: Tensor | None) -> Tensor:
     """`[sequences, time, ...]` from `[rows, ...]`; where there is no row, some other one."""
-    found = packed if rows is None else packed[rows]
+    found = packed if rows is None else packed.index_select(0, rows)
     return found.view(len(lengths), lengths[0], *packed.shape[1:])
 
 
@@ -211,54 +233,47 @@ def _spread(packed: Tensor, plan: BlockPlan) -> Tensor:
         return _to_buffer(packed, plan.lengths, None)
     shape = (len(plan.lengths), plan.lengths[0], *packed.shape[1:])
     places = packed.new_zeros(shape)
-    places.flatten(0, 1)[plan.places] = packed
+    places.flatten(0, 1).index_copy_(0, plan.places, packed)
     return places
 
 
 def _from_buffer(buffer: Tensor, places: Tensor | None) -> Tensor:
     """`[rows, ...]` from `[sequences, time, ...]`."""
     flat = buffer.flatten(0, 1)
-    return flat if places is None else flat[places]
+    return flat if places is None else flat.index_select(0, places)
 
 
 def _fill(projected: Tensor, turn: Tensor | None) -> Tensor:
     """`[3, sequences, heads, time, features]` from `[sequences, time, 3, heads, features]`.
 
-    Queries are scaled; queries and keys are turned, their pairs of features then side by side.
+    Queries are scaled; queries and keys are turned.
     """
     moved = projected.permute(2, 0, 3, 1, 4)
     sides = torch.empty(moved.shape, dtype=moved.dtype)
     if turn is None:
         sides.copy_(moved)
-        sides[0] *= _factors(moved.shape[-1])[0]
+        sides[0].mul_(_factors(moved.shape[-1])[0])
         return sides
+    torch.mul(_pairs_of(moved[:2]), turn, out=_pairs_of(sides[:2]))
     sides[2] = moved[2]
-    half = moved.shape[-1] // 2
-    pairs = torch.complex(projected[:, :, :2, :, :half], projected[:, :, :2, :, half:])
-    turned = _pairs_of(sides[:2])
-    torch.mul(pairs.permute(2, 0, 3, 1, 4), turn, out=turned)
     return sides
 
 
 def _empty(sides: Tensor, turn: Tensor | None) -> Tensor:
     """The way back of `_fill`, for gradients."""
-    # [3, sequences, heads, time, features] -> [sequences, time, 3, heads, features]
-    moved = sides.permute(1, 3, 0, 2, 4)
-    half = moved.shape[-1] // 2
+    _, sequences, heads, time, features = sides.shape
+    projected = sides.new_empty(sequences, time, 3, heads, features)
+    moved = projected.permute(2, 0, 3, 1, 4)
     if turn is None:
-        sides[0] *= _factors(2 * half)[1]
-        sides[1] *= math.log(2)
-        return moved.contiguous()
-    projected = torch.empty(moved.shape, dtype=moved.dtype)
-    projected[:, :, 2] = moved[:, :, 2]
-    turned = _pairs_of(sides[:2]) * turn
-    # [2, sequences, heads, time, half, 2] -> [sequences, time, 2, heads, 2, half]
-    pairs = torch.view_as_real(turned).permute(1, 3, 0, 2, 5, 4)
-    halves = projected.view(*projected.shape[:-1], 2, half)
-    halves[:, :, :2] = pairs
+        sides[0].mul_(_factors(features)[1])
+        sides[1].mul_(math.log(2))
+        moved.copy_(sides)
+        return projected
+    torch.mul(_pairs_of(sides[:2]), turn, out=_pairs_of(moved[:2]))
+    moved[2] = sides[2]
     return projected
 
 
-def _pairs_of(sides: Tensor) -> Tensor:
+def _pairs_of(x: Tensor) -> Tensor:
     """`[..., features / 2]`, complex, a view of `[..., features]`."""
-    return torch.view_as_complex(sides.view(*sides.shape[:-1], -1, 2))
+    return torch.view_as_complex(x.unflatten(-1, (x.shape[-1] // 2, 2)))  # type: ignore[no-untyped-call]

@@ -35,6 +35,11 @@ class InstructionEncoder(nn.Module):
         self.goal = nn.Linear(16 * table.shape[1], 32)
         self.project = nn.Linear(32 * self._visible, width)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there never is a goal: all features are zero then."""
+        return not self._goals
+
     def forward(
         self, instruction: Tensor, progress: Tensor, sequence: Tensor | None = None
     ) -> Tensor:

@@ -1,12 +1,14 @@
 """Linear layers whose largest singular value is learned, so that attention cannot sharpen at will."""
 
 import copy
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 _FIRST_ITERATIONS = 15
+_LEAST_NORM = 1e-12
 
 
 class SigmaLinear(nn.Linear):
@@ -30,8 +32,8 @@ class SigmaLinear(nn.Linear):
     @property
     def scaled_weight(self) -> Tensor:
         """`[outputs, inputs]`."""
-        norm = torch.dot(self.left, torch.mv(self.weight, self.right))
-        return self.weight * (self.gain / norm)
+        scaled: Tensor = _Scaled.apply(self.weight, self.gain, self.left, self.right)  # type: ignore[no-untyped-call]
+        return scaled
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., outputs]`."""
@@ -40,9 +42,30 @@ class SigmaLinear(nn.Linear):
     @torch.no_grad()
     def iterate_power(self) -> None:
         """One step of power iteration."""
-        right = F.normalize(torch.mv(self.weight.t(), self.left), dim=0)
-        self.right.copy_(right)
-        self.left.copy_(F.normalize(torch.mv(self.weight, right), dim=0))
+        for side, other, weight in (
+            (self.right, self.left, self.weight.t()),
+            (self.left, self.right, self.weight),
+        ):
+            torch.mv(weight, other, out=side)
+            side /= torch.linalg.vector_norm(side).clamp_min(_LEAST_NORM)
+
+
+class _Scaled(torch.autograd.Function):
+    """`weight * gain / norm` by few passes over the weight, and few over its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, gain: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        norm = torch.dot(left, torch.mv(weight, right))
+        ctx.save_for_backward(weight, gain, left, right, norm)
+        return weight * (gain / norm)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        weight, gain, left, right, norm = ctx.saved_tensors
+        to_gain = torch.dot(gradient.reshape(-1), weight.reshape(-1)) / norm
+        scale = gain / norm
+        to_weight = (gradient * scale).addr_(left * (-to_gain * scale), right)
+        return to_weight, to_gain, None, None
 
 
 def make_linear(inputs: int, outputs: int, *, is_scaled: bool) -> nn.Linear:
@@ -55,11 +78,9 @@ def weight_of(layer: nn.Linear) -> Tensor:
     return layer.scaled_weight if isinstance(layer, SigmaLinear) else layer.weight
 
 
-def iterate_powers(module: nn.Module) -> None:
-    """One step of power iteration in every layer that has one."""
-    for part in module.modules():
-        if isinstance(part, SigmaLinear):
-            part.iterate_power()
+def scaled_layers(module: nn.Module) -> tuple[SigmaLinear, ...]:
+    """Every layer of learned spectral norm."""
+    return tuple(part for part in module.modules() if isinstance(part, SigmaLinear))
 
 
 @torch.no_grad()

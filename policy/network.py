@@ -12,7 +12,7 @@ from retold.policy.architecture import ArchitectureConfig
 from retold.policy.distributions import acting_numbers
 from retold.policy.heads import Heads
 from retold.policy.inputs import PolicyInputs
-from retold.policy.linear import iterate_powers
+from retold.policy.linear import scaled_layers
 from retold.policy.timestep_encoder import TimestepEncoder
 from retold.policy.trajectory_encoder import (
     TrajectoryEncoder,
@@ -56,6 +56,7 @@ class Policy(nn.Module):
         self.timestep_encoder = TimestepEncoder(schema, architecture)
         self.trajectory_encoder = make_trajectory_encoder(architecture)
         self.heads = _make_heads(self.codec, architecture, len(self.discounts))
+        self._scaled_layers = scaled_layers(self)
         if architecture.sees_return:
             # What acting asks for unless told otherwise; training knows what its data came to.
             self.register_buffer("target_return", torch.zeros((), dtype=torch.float64))
@@ -94,7 +95,8 @@ class Policy(nn.Module):
 
     def iterate_powers(self) -> None:
         """One step of power iteration in every layer of learned spectral norm."""
-        iterate_powers(self)
+        for layer in self._scaled_layers:
+            layer.iterate_power()
 
 
 def _make_heads(

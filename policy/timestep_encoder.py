@@ -4,6 +4,7 @@ import itertools
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from retold.policy.actions import make_action_codec
@@ -69,10 +70,20 @@ class TimestepEncoder(nn.Module):
             *parts[-self._facts :],
             inputs.previous_reset[..., None].float(),
             (inputs.step.float() / self._horizon)[..., None],
-            self.instruction(inputs.instruction, inputs.progress, inputs.sequence),
         ]
-        features: Tensor = self.project(self.mix(torch.cat([*seen, *facts], -1)))
+        if not self.instruction.is_empty:
+            facts.append(self.instruction(inputs.instruction, inputs.progress, inputs.sequence))
+        features: Tensor = self.project(self._mix(torch.cat([*seen, *facts], -1)))
         return features
+
+    def _mix(self, known: Tensor) -> Tensor:
+        """The hidden layers; weights of the features that are left out at the end do nothing."""
+        first, *others = self.mix
+        assert isinstance(first, nn.Linear)
+        known = F.linear(known, first.weight[:, : known.shape[-1]], first.bias)
+        for layer in others:
+            known = layer(known)
+        return known
 
     def amounts(self, inputs: PolicyInputs) -> Tensor:
         """`[..., features]`: what is normalised: observed amounts, previous reward, return to go."""

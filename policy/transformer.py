@@ -57,10 +57,10 @@ class TransformerBlock(nn.Module):
         self.hidden_norm = nn.LayerNorm(hidden) if config.normformer else None
 
     def project(self, x: Tensor) -> Tensor:
-        """Queries, keys and values, `[rows, 3, heads, features]`."""
-        rows, width = x.shape
-        projected: Tensor = self.query_key_value(self.attention_norm(x))
-        return projected.view(rows, 3, self.heads, width // self.heads)
+        """Queries, keys and values, `[rows, 3, heads, features]`, paired as `attend` has them."""
+        layer, heads = self.query_key_value, self.heads
+        weight, bias = (_pair(part, heads) for part in (weight_of(layer), layer.bias))
+        return F.linear(self.attention_norm(x), weight, bias).view(len(x), 3, heads, -1)
 
     def remember(
         self, x: Tensor, turns: Rotation | None, memory: Tensor, at: tuple[Tensor, Tensor]
@@ -73,8 +73,8 @@ class TransformerBlock(nn.Module):
             memory: `[slots, window, 2, heads, features]`.
             at: slot and place of each row.
         """
-        projected = self.project(x)
-        if turns is not None:  # as `rotate` does, in place and for both at once
+        projected = self.query_key_value(self.attention_norm(x)).view(len(x), 3, self.heads, -1)
+        if turns is not None:  # in place and for both at once; halves of a head are pairs
             pairs = projected[:, :2]
             swapped = pairs.roll(pairs.shape[-1] // 2, -1)
             pairs.mul_(turns[0]).addcmul_(swapped, turns[1])
@@ -211,3 +211,13 @@ class TransformerEncoder(nn.Module):
             return None
         # Angles of late steps need more digits than half precision has.
         return rotary_angles(step, self._head_width, torch.promote_types(dtype, torch.float32))
+
+
+def _pair(x: Tensor, heads: int) -> Tensor:
+    """Rows of a weight, or a bias, of queries, keys and values in another order.
+
+    What is turned together lies half a head apart in the weights, and side by side afterwards.
+    """
+    turned, kept = x.tensor_split([2 * len(x) // 3])
+    halves = turned.view(2 * heads, 2, -1, *x.shape[1:])
+    return torch.cat([halves.transpose(1, 2).reshape(turned.shape), kept])

@@ -43,13 +43,20 @@ def attend_by_a_whole_mask(
     return torch.einsum("hqk,khf->qhf", chances, value)
 
 
+@pytest.mark.parametrize("kept", [0, 1 << 22], ids=["scores anew", "scores kept"])
 @pytest.mark.parametrize("scale", [1.0, 30.0], ids=["small logits", "logits of thousands"])
 @pytest.mark.parametrize("is_turned", [True, False], ids=["rotary", "plain"])
-@pytest.mark.parametrize("window", [1, 3, 33, 40, 1000])
-@pytest.mark.parametrize("lengths", [(5, 130, 1, 5, 67, 34, 33), (100, 100)], ids=str)
+@pytest.mark.parametrize("window", [1, 3, 26, 40, 1000])
+@pytest.mark.parametrize("lengths", [(5, 130, 1, 5, 67, 27, 26), (100, 100), (270, 44)], ids=str)
 def test_attention_equals_a_whole_mask(
-    lengths: tuple[int, ...], window: int, is_turned: bool, scale: float
+    lengths: tuple[int, ...],
+    window: int,
+    is_turned: bool,
+    scale: float,
+    kept: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("retold.policy.block_attention._KEPT_SCORES", kept)
     projected, angles = draw(lengths, scale)
     rotation = angles if is_turned else None
     expected = attend_by_a_whole_mask(projected, rotation, lengths, window)

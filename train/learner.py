@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from retold.policy.network import Policy
 from retold.policy.transformer import TransformerEncoder
@@ -80,8 +81,7 @@ class Learner:
         metrics: dict[str, float] = dict(zip(found, values, strict=True))
         parameters = list(self.policy.parameters())
         sum_gradients(parameters)
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self._config.gradient_clip)
-        metrics["gradient_norm"] = float(norm)
+        metrics["gradient_norm"] = _clip(parameters, self._config.gradient_clip)
         if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["gradient_norm"]):
             raise NotFiniteError(
                 f"{self._config.run}: update {self.update_count + 1}: the loss is "
@@ -153,3 +153,12 @@ def make_policy(config: TrainConfig, schema: DatasetSchema) -> Policy:
     if config.has_critics:
         return Policy(schema, config.architecture, config.discounts, config.acting_discount)
     return Policy(schema, config.architecture)
+
+
+def _clip(parameters: Sequence[Tensor], most: float) -> float:
+    """The gradient's norm; gradients of a larger one than `most` are scaled down to it."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
+    if norm > most:
+        torch._foreach_mul_(gradients, most / norm)
+    return norm

@@ -46,8 +46,7 @@ def next_values(after: Tensor, target_heads: Heads, scale: ValueScale, subset: T
     """
     with torch.no_grad():
         chances = target_heads.log_policy(after).exp()
-        values = scale.denormalise(target_heads.values(after))
-        return least_of(subset, (values * chances).sum(-1))
+        return least_of(subset, scale.expected(target_heads.values(after), chances))
 
 
 def least_of(subset: Tensor, values: Tensor) -> Tensor:

@@ -42,6 +42,19 @@ class ValueScale(nn.Module):
             return outputs.softmax(-1) @ self.bins
         return self.popart.denormalise(outputs) if self._is_normalised else outputs
 
+    def expected(self, outputs: Tensor, chances: Tensor) -> Tensor:
+        """`[..., discounts]`: mean value in units of scaled reward.
+
+        Args:
+            outputs: `[..., discounts, actions]`, and bins if two-hot.
+            chances: `[..., discounts, actions]`, of the actions.
+        """
+        if self._is_two_hot:
+            return (self.denormalise(outputs) * chances).sum(-1)
+        # Means keep what a change of units does, and are fewer.
+        mean = (outputs * chances).sum(-1, keepdim=True)
+        return self.denormalise(mean).squeeze(-1)
+
     def actor_values(self, outputs: Tensor) -> Tensor:
         """`[..., discounts, actions]`: values as actors weigh them."""
         if self._is_normalised:
