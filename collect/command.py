@@ -240,16 +240,23 @@ def _play(
     workers = min(environments, _choose_workers(config, count))
     if workers == 0:
         return _play_here(config, setup, environments, assignments)
-    from retold.collect.workers import play_in_workers
+    return _play_in_workers(config, setup, environments, assignments, workers, stopped)
 
-    return play_in_workers(
-        setup,
-        environments,
-        assignments,
-        workers=workers,
-        timeout_seconds=config.timeout_seconds,
-        is_stopped=stopped,
-    )
+
+def _play_in_workers(
+    config: CollectConfig,
+    setup: "PlaySetup",
+    environments: int,
+    assignments: "Iterator[EpisodeAssignment]",
+    workers: int,
+    stopped: Callable[[], int],
+) -> "Iterator[Outcome]":
+    from retold.collect.workers import WorkerPool
+
+    with WorkerPool(
+        setup, environments, workers=workers, timeout_seconds=config.timeout_seconds
+    ) as pool:
+        yield from pool.play(assignments, stopped)
 
 
 def _play_here(

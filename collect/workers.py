@@ -8,7 +8,7 @@ hangs or takes the process down is ended and replaced; only the episode at fault
 from collections import deque
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Self
 
 from retold.collect.play import Outcome, PlaySetup, play_here
 from retold.collect.worker_process import Heartbeat, WorkerProcess
@@ -22,87 +22,73 @@ _MOST_DEATHS = 3
 """Workers that may die outside of any environment before collecting stops."""
 
 
-def play_in_workers(
-    setup: PlaySetup,
-    environments: int,
-    assignments: Iterator[EpisodeAssignment],
-    *,
-    workers: int,
-    timeout_seconds: float,
-    is_stopped: Callable[[], int],
-) -> Iterator[Outcome]:
-    """Play every assigned episode, in whatever order they finish.
+class WorkerPool:
+    """Processes that play; they end with the context."""
 
-    Args:
-        setup: what to play, and how.
-        environments: episodes in flight at once, over all workers.
-        assignments: which episodes.
-        workers: processes.
-        timeout_seconds: longest call of an environment.
-        is_stopped: asked at least every second; nothing more is played once it is true.
-
-    Raises:
-        RetoldError: a worker failed at something that is no environment's fault.
-    """
-    pool = _Pool(setup, assignments, timeout_seconds)
-    shares = [environments // workers + (i < environments % workers) for i in range(workers)]
-    try:
-        for share in shares:
-            pool.add_worker(share)
-        while pool.workers and not is_stopped():
-            yield from pool.wait()
-    finally:
-        for worker in pool.workers:
-            worker.process.kill()
-
-
-def work(
-    connection: "Connection[Any, Any]", heartbeat: Heartbeat, setup: PlaySetup, environments: int
-) -> None:
-    """A worker's side: assignments in until None, outcomes out."""
-    import torch
-
-    torch.set_num_threads(1)  # the workers share the cores
-    try:
-        for outcome in play_here(setup, environments, iter(connection.recv, None), heartbeat):
-            connection.send(outcome)
-    except RetoldError as error:
-        connection.send(error)
-
-
-class _Worker:
-    """A process and the episodes it was given."""
-
-    def __init__(self, setup: PlaySetup, environments: int) -> None:
-        self.environments = environments
-        self.process = WorkerProcess(f"{__name__}:work", setup, environments)
-        self.given: dict[int, EpisodeAssignment] = {}
-        self.is_told_to_end = False
-
-
-class _Pool:
     def __init__(
-        self, setup: PlaySetup, assignments: Iterator[EpisodeAssignment], timeout_seconds: float
+        self, setup: PlaySetup, environments: int, *, workers: int, timeout_seconds: float
     ) -> None:
-        self.workers: list[_Worker] = []
+        """Start them.
+
+        Args:
+            setup: what to play, and how.
+            environments: episodes in flight at once, over all workers.
+            workers: processes.
+            timeout_seconds: longest call of an environment.
+        """
         self._setup = setup
-        self._assignments = assignments
         self._timeout_seconds = timeout_seconds
+        self._assignments: Iterator[EpisodeAssignment] | None = None
+        """None before anything is played."""
         self._again: deque[EpisodeAssignment] = deque()
         """Episodes that were under way in a worker that was ended for another one's sake."""
         self._deaths = 0
+        shares = [environments // workers + (i < environments % workers) for i in range(workers)]
+        self._workers = [_Worker(setup, share) for share in shares]
 
-    def add_worker(self, environments: int) -> None:
-        """Start a worker and give it something to do."""
-        worker = _Worker(self._setup, environments)
-        self.workers.append(worker)
-        for _ in range(_AHEAD * environments):
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for worker in self._workers:
+            worker.process.kill()
+
+    def wait_until_ready(self) -> None:
+        """Wait until all have made their environments; `play` does not need it.
+
+        Raises:
+            RetoldError: a worker failed at it.
+        """
+        while not all(worker.is_ready for worker in self._workers):
+            for _ in self._wait():
+                pass
+
+    def play(
+        self, assignments: Iterator[EpisodeAssignment], is_stopped: Callable[[], int]
+    ) -> Iterator[Outcome]:
+        """Play every assigned episode, in whatever order they finish; a pool plays once.
+
+        Args:
+            assignments: which episodes.
+            is_stopped: asked at least every second; nothing more is played once it is true.
+
+        Raises:
+            RetoldError: a worker failed at something that is no environment's fault.
+        """
+        self._assignments = assignments
+        for worker in self._workers:
+            self._give_first(worker)
+        while self._workers and not is_stopped():
+            yield from self._wait()
+
+    def _give_first(self, worker: "_Worker") -> None:
+        for _ in range(_AHEAD * worker.environments):
             self._give(worker)
 
-    def wait(self) -> Iterator[Outcome]:
+    def _wait(self) -> Iterator[Outcome]:
         """What has finished since, after a while at most."""
-        ready = wait([worker.process.connection for worker in self.workers], _POLL_SECONDS)
-        for worker in list(self.workers):
+        ready = wait([worker.process.connection for worker in self._workers], _POLL_SECONDS)
+        for worker in list(self._workers):
             if worker.process.connection in ready:
                 yield from self._receive(worker)
             elif (busy := worker.process.heartbeat.read()) and busy[0] > self._timeout_seconds:
@@ -110,8 +96,8 @@ class _Pool:
                     worker, f"took more than {self._timeout_seconds:g} seconds for one call"
                 )
 
-    def _give(self, worker: _Worker) -> None:
-        if worker.is_told_to_end:
+    def _give(self, worker: "_Worker") -> None:
+        if worker.is_told_to_end or self._assignments is None:
             return
         assignment = self._again.popleft() if self._again else next(self._assignments, None)
         if assignment is None:
@@ -120,15 +106,18 @@ class _Pool:
             worker.given[assignment.index] = assignment
         worker.process.connection.send(assignment)
 
-    def _receive(self, worker: _Worker) -> Iterator[Outcome]:
+    def _receive(self, worker: "_Worker") -> Iterator[Outcome]:
         try:
             outcome = worker.process.connection.recv()
         except (EOFError, ConnectionResetError):
             if worker.is_told_to_end and not worker.given:
                 worker.process.wait()
-                self.workers.remove(worker)
+                self._workers.remove(worker)
             else:
                 yield from self._replace(worker, "ended its process")
+            return
+        if outcome is None:
+            worker.is_ready = True
             return
         if isinstance(outcome, RetoldError):
             raise outcome
@@ -139,11 +128,11 @@ class _Pool:
             pass  # it has died: the next receive says so
         yield outcome
 
-    def _replace(self, worker: _Worker, what: str) -> Iterator[Outcome]:
+    def _replace(self, worker: "_Worker", what: str) -> Iterator[Outcome]:
         """End a worker; what its environment was not busy with is played again elsewhere."""
         busy = worker.process.heartbeat.read()
         status = worker.process.kill()
-        self.workers.remove(worker)
+        self._workers.remove(worker)
         for assignment in worker.given.values():
             if busy is not None and assignment.seed == busy[1]:
                 yield DroppedEpisode(assignment, self._describe(assignment, what))
@@ -157,10 +146,42 @@ class _Pool:
                     f"exit status {status}. Episodes that were finished are kept; look for a lack "
                     f"of memory, then run again with fewer --workers."
                 )
-        self.add_worker(worker.environments)
+        fresh = _Worker(self._setup, worker.environments)
+        self._workers.append(fresh)
+        self._give_first(fresh)
 
     def _describe(self, assignment: EpisodeAssignment, what: str) -> str:
         return (
             f"Task {self._setup.task}, seed {assignment.seed}: the environment {what}. Episodes that "
             f"were finished before are kept; correct the task and run again."
         )
+
+
+def work(
+    connection: "Connection[Any, Any]", heartbeat: Heartbeat, setup: PlaySetup, environments: int
+) -> None:
+    """A worker's side: None out once it is ready, then assignments in until None, outcomes out."""
+    import torch
+
+    torch.set_num_threads(1)  # the workers share the cores
+
+    def assignments() -> Iterator[EpisodeAssignment]:
+        connection.send(None)
+        yield from iter(connection.recv, None)
+
+    try:
+        for outcome in play_here(setup, environments, assignments(), heartbeat):
+            connection.send(outcome)
+    except RetoldError as error:
+        connection.send(error)
+
+
+class _Worker:
+    """A process and the episodes it was given."""
+
+    def __init__(self, setup: PlaySetup, environments: int) -> None:
+        self.environments = environments
+        self.process = WorkerProcess(f"{__name__}:work", setup, environments)
+        self.given: dict[int, EpisodeAssignment] = {}
+        self.is_ready = False
+        self.is_told_to_end = False
