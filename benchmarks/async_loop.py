@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from provenance import describe_commit, describe_machine
 
 from retold.dataset.reader import DatasetReader
@@ -67,6 +68,8 @@ def measure_cell(mode: str, seed: int, is_quick: bool) -> dict[str, Any]:
         seconds = time.perf_counter() - started
         with DatasetReader.open(run / "raw") as reader:
             steps, dataset = int(reader.lengths.sum()), reader.dataset_id
+        # On busy cores threads of one operation wait for each other: scoring took longer than the run.
+        torch.set_num_threads(1)
         score = evaluate(EvaluateConfig(policy=run, episodes=20 if is_quick else 200, seed=1))
         lags = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {
