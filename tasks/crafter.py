@@ -28,7 +28,7 @@ class Crafter(World):
     def __init__(
         self,
         observation: Literal["symbols", "pixels"],
-        preset: Literal["easy", "full"],
+        preset: Literal["easy", "full", "tech-tree", "mixed"],
         goals: int,
         limit: int,
     ) -> None:

@@ -70,14 +70,45 @@ _FULL = {
 }
 """Shares of AMAGO's instructions (arXiv 2310.09971, the authors' code at release); 0.2 is travel."""
 
-PRESETS = {"easy": (_EASY, 0.0), "full": (_FULL, 0.2)}
-"""By preset: weights of achievements, and the chance of a travel goal."""
+TECH_TREE = (
+    "collect_wood",
+    "place_table",
+    "make_wood_pickaxe",
+    "make_wood_sword",
+    "collect_stone",
+    "make_stone_pickaxe",
+    "make_stone_sword",
+    "collect_coal",
+    "place_furnace",
+    "collect_iron",
+    "make_iron_pickaxe",
+    "make_iron_sword",
+    "collect_diamond",
+)
+"""Every step needs none but earlier ones."""
+
+PRESETS = {
+    "easy": (_EASY, 0.0),
+    "full": (_FULL, 0.2),
+    "mixed": (_FULL, 0.2),
+    "tech-tree": ({}, 0.0),
+}
+"""By preset: weights of achievements, and the chance of a travel goal; see `draw_instruction`."""
+_TECH_TREE_SHARES = {"mixed": 1 / 3, "tech-tree": 1.0}
+"""By preset: the chance that the whole instruction follows the tech tree."""
 
 
 def draw_instruction(
     preset: str, most_goals: int, position: tuple[int, int], rng: np.random.Generator
 ) -> tuple[int, ...]:
-    """1 to `most_goals` goals of a preset, each drawn on its own."""
+    """1 to `most_goals` goals of a preset: each drawn on its own, or steps of the tech tree.
+
+    Those are in the tree's order, each at most once, from its first steps up to one that is drawn:
+    so all depths are asked for.
+    """
+    share = _TECH_TREE_SHARES.get(preset, 0.0)
+    if share and rng.random() < share:
+        return _draw_steps(most_goals, rng)
     weights, travel = PRESETS[preset]
     names = list(weights)
     shares = np.array(list(weights.values())) / sum(weights.values())
@@ -88,6 +119,13 @@ def draw_instruction(
         else:
             goals.append(ACHIEVEMENTS[names[int(rng.choice(len(names), p=shares))]])
     return tuple(goals)
+
+
+def _draw_steps(most_goals: int, rng: np.random.Generator) -> tuple[int, ...]:
+    depth = int(rng.integers(1, len(TECH_TREE) + 1))
+    number = min(depth, int(rng.integers(1, most_goals + 1)))
+    steps = np.sort(rng.choice(depth, number, replace=False))
+    return tuple(ACHIEVEMENTS[TECH_TREE[step]] for step in steps.tolist())
 
 
 def travel_goal(position: tuple[int, int]) -> int | None:

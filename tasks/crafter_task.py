@@ -21,7 +21,11 @@ CRAFTER = Task(
         "observation": Argument(
             "symbols", choices=("symbols", "pixels"), help="What is seen; pixels are 64x64x3."
         ),
-        "preset": Argument("easy", choices=("easy", "full"), help="What instructions ask for."),
+        "preset": Argument(
+            "easy",
+            choices=("easy", "full", "tech-tree", "mixed"),
+            help="What instructions ask for; mixed: the tech tree a third of the time, else full.",
+        ),
         "goals": Argument(3, minimum=1, help="Most goals of an instruction."),
         "limit": Argument(500, minimum=1, help="Steps after which an episode is cut."),
     },
