@@ -91,6 +91,8 @@ class Task:
     inside."""
     packages: tuple[str, ...] = ()
     """Distributions that the dynamics come from, besides Retold: a replay names their versions."""
+    extra: str = "envs"
+    """Retold's extra that installs them."""
     is_fast: bool = False
     """Whether a step costs less than handing it to another process."""
     gives_facts: bool = False

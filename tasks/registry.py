@@ -40,6 +40,7 @@ _OWN = {
     "gym": "retold.tasks.gym:GYM",
     "key-to-door": "retold.tasks.key_to_door:KEY_TO_DOOR",
     "maze": "retold.tasks.maze:MAZE",
+    "minigrid": "retold.tasks.minigrid:MINIGRID",
     "package-delivery": "retold.tasks.package_delivery:PACKAGE_DELIVERY",
     "popgym": "retold.tasks.popgym:POPGYM",
     "tmaze": "retold.tasks.tmaze:TMAZE",
@@ -113,7 +114,7 @@ def make_task(name: str, given: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     except ImportError as error:
         raise TaskError(
             f"Task {name} needs the package {error.name!r}. Install it with "
-            f"`pip install 'retold[envs]'`."
+            f"`pip install 'retold[{task.extra}]'`."
         ) from error
     if isinstance(environment, World):
         return InstructionWrapper(environment)

@@ -115,6 +115,7 @@ def make_trial_task(task: Task) -> Task:
         most_goals=lambda arguments: task.most_goals(_inner(arguments)),
         returns=lambda arguments: _returns(task, arguments),
         packages=task.packages,
+        extra=task.extra,
         is_fast=task.is_fast,
         gives_facts=True,
     )

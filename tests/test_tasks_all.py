@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,14 @@ from retold.tasks.registry import (
 )
 from retold.tasks.spaces import from_gymnasium
 
-OWN = tuple(name for name in task_names() if name not in ("gym", "popgym"))
+FAMILIES = ("gym", "minigrid", "popgym")
+OWN = tuple(name for name in task_names() if name not in FAMILIES)
+MINIGRID = (
+    ("minigrid/MiniGrid-MemoryS7-v0", "minigrid/BabyAI-GoToLocal-v0")
+    if find_spec("minigrid")
+    else ()
+)
+"""Where the extra is installed."""
 ALL: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in OWN),
     ("frozen-lake", {"hard": True}),
@@ -38,6 +46,7 @@ ALL: list[tuple[str, dict[str, Any]]] = [
     ("trial/tmaze", {"corridor": 4, "attempts": 3}),
     ("trial/maze", {"size": 7, "limit": 15, "attempts": 3}),
     ("trial/gym/CartPole-v1", {"attempts": 2}),
+    *((name, {}) for name in MINIGRID),
     *((f"popgym/{m}", {}) for m in find_declaration("popgym").members()),  # type: ignore[union-attr]
 ]
 STEPS = 1000
