@@ -1,6 +1,7 @@
 """The model card (`README.md`) of a policy on the Hub."""
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ def _model_index(repository: str, facts: PolicyFacts) -> list[dict[str, Any]] | 
         {"type": kind, "name": name, "value": facts.evaluation[key], "verified": False}
         for key, kind, name in _SCORES
         if isinstance(facts.evaluation.get(key), int | float)
+        and math.isfinite(facts.evaluation[key])
     ]
     result = {
         "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},

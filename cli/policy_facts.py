@@ -216,8 +216,7 @@ def _check_evaluation(
     path: Path, content: Mapping[str, Any] | None, description: "PolicyDescription"
 ) -> dict[str, Any]:
     assert content is not None
-    score = content.get("mean_return")
-    if not isinstance(score, int | float) or not math.isfinite(score) or "policy" not in content:
+    if not _is_score(content.get("mean_return")) or "policy" not in content:
         raise PolicyError(
             f"{path}: this is not what `retold evaluate` prints with --json. Make it anew."
         )
@@ -227,6 +226,10 @@ def _check_evaluation(
             f"{description.policy_id}. Evaluate this one: `retold evaluate POLICY --json`."
         )
     return dict(content)
+
+
+def _is_score(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _read_loop(run: Path, description: "PolicyDescription") -> dict[str, Any] | None:
@@ -241,7 +244,9 @@ def _read_loop(run: Path, description: "PolicyDescription") -> dict[str, Any] | 
             row = json.loads(line)
         except ValueError:
             continue  # the last line of a loop that was killed
-        if row.get("updates") == description.update and row.get("evaluation_return") is not None:
+        if not isinstance(row, dict) or row.get("updates") != description.update:
+            continue
+        if _is_score(row.get("evaluation_return")):
             known = {name: settings[name] for name in ("episodes", "action") if name in settings}
             return known | {
                 "task": description.schema.tasks[0].name,

@@ -151,7 +151,14 @@ def _make_copy(revision: HubRevision, description: "PolicyDescription", target: 
                 (aside / name).unlink(missing_ok=True)
         _check_room(revision, aside, size)
         came += revision.download(_WEIGHTS, aside / _WEIGHTS, size, description.weights_sha256)
-        load_snapshot(aside)
+        try:
+            load_snapshot(aside)
+        except PolicyError as error:
+            shutil.rmtree(aside)
+            raise PolicyError(
+                f"{revision.where(_WEIGHTS)}: these are no weights of what policy.json describes. They "
+                f"were not kept; do not use this repository."
+            ) from error
         refuse_existing(target)
         os.rename(aside, target)
         sync_folder(target.parent)

@@ -11,10 +11,20 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from retold.schemas.canonical import encode_json
 from retold.schemas.errors import FormatError, UsageError
-from retold.schemas.spaces import Space, quote_key, space_from_json, space_leaves
+from retold.schemas.spaces import (
+    DiscreteSpace,
+    Space,
+    find_invalid,
+    quote_key,
+    space_from_json,
+    space_leaves,
+)
 
+_NONSENSE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 Columns = str | tuple[str, ...] | Mapping[str, "Columns"]
 
 
@@ -142,8 +152,11 @@ def _parse_columns(where: str, value: Any) -> Columns:
 def _parse_space(where: str, value: Any) -> Space:
     try:
         space = space_from_json(value)
-        space_leaves(space, "")
-    except (FormatError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        for leaf in space_leaves(space, ""):
+            find_invalid(leaf, np.zeros((0, *leaf.shape), leaf.dtype))
+            if isinstance(leaf.space, DiscreteSpace):
+                np.array(leaf.space.start + leaf.space.n - 1, leaf.dtype)
+    except (FormatError, ArithmeticError, *_NONSENSE) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise UsageError(
             f"{where} is no space ({reason.rstrip('.')}). Write e.g. "

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from retold.schemas.episode import Leaves
@@ -89,12 +90,6 @@ def _decode_present(column: Any) -> NDArray[Any]:
         sizes.append(values.type.list_size)
         values = values.flatten()
     if _is_list(values.type):
-        rows = values.to_pylist()
-        lengths = {len(row) for row in rows}
-        if len(lengths) > 1:
-            raise ValueError(
-                f"its lists have {min(lengths)} to {max(lengths)} items, not one length"
-            )
         return _decode_lists(values, count, sizes)
     flat = np.asarray(values.to_numpy(zero_copy_only=False))
     return np.ascontiguousarray(flat).reshape(count, *sizes)
@@ -103,6 +98,10 @@ def _decode_present(column: Any) -> NDArray[Any]:
 def _decode_lists(values: Any, count: int, sizes: list[int]) -> NDArray[Any]:
     """Lists of variable type, but of one length: what other writers make of arrays."""
     while _is_list(values.type) or pa.types.is_fixed_size_list(values.type):
+        lengths = pc.list_value_length(values)
+        least, most = pc.min(lengths).as_py(), pc.max(lengths).as_py()
+        if least != most:
+            raise ValueError(f"its lists have {least} to {most} items, not one length")
         below = values.flatten()
         sizes = [*sizes, len(below) // len(values) if len(values) else 0]
         values = below

@@ -32,9 +32,9 @@ def is_nested_type(kind: Any) -> bool:
 def column_type(schema: pa.Schema, name: str) -> Any:
     """The type of a column, or of a field of a struct (`a.b`); None if there is none."""
     if name in schema.names:
-        return schema.field(name).type
+        return schema.field(schema.names.index(name)).type
     first, *keys = name.split(".")
-    kind = schema.field(first).type if first in schema.names else None
+    kind = schema.field(schema.names.index(first)).type if first in schema.names else None
     for key in keys:
         kind = _plain_type(kind)
         if kind is not None and _is_any_list(kind):
@@ -45,41 +45,51 @@ def column_type(schema: pa.Schema, name: str) -> Any:
     return kind if keys else None
 
 
-def take_column(table: pa.Table, name: str, *, row: int | None) -> Any:
-    """One Arrow array of a row a step.
+def take_leaves(
+    table: pa.Table, path: str, columns: Sequence[str], *, row: int | None
+) -> dict[str, tuple[Any, ...]]:
+    """Arrow arrays of a row a step, by the path of their leaf.
 
     Args:
         table: a batch.
-        name: of a column, or of a field of a struct (`a.b`).
-        row: the episode whose list is meant; None: each row is a step.
+        path: of what the columns hold; the leaves of a struct lie below it.
+        columns: names of columns, or of fields of structs (`a.b`); several make one vector.
+        row: the episode whose lists are meant; None: each row is a step.
     """
-    top, keys = (name, []) if name in table.column_names else _split_name(name)
-    if row is None:
-        column = _one_chunk(table[top])
-        for key in keys:
-            column = pc.struct_field(column, key)
-        return _plain_array(column)
-    column = _one_chunk(table[top].slice(row, 1))
-    is_flat = False
-    for key in ["", *keys]:
-        if key:
-            column = _plain_array(pc.struct_field(column, key))
-        if not is_flat and _is_any_list(column.type):
-            if column.null_count:
-                raise IncompleteError(f"{name!r} is null")
-            column, is_flat = _plain_array(column.flatten()), True
-    return column
+    if len(columns) > 1:
+        arrays = [take_leaves(table, path, (name,), row=row) for name in columns]
+        if any(list(found) != [path] for found in arrays):
+            raise DatasetError(
+                f"{path!r} is made of several columns, of which one is a struct. Name its fields in "
+                f"the mapping: {columns[0]!r} as {columns[0] + '.field'!r}."
+            )
+        return {path: tuple(found[path][0] for found in arrays)}
+    top, keys = (columns[0], []) if columns[0] in table.column_names else _split_name(columns[0])
+    column = table[top] if row is None else table[top].slice(row, 1)
+    # Lists of an episode are flattened once, be they within a struct or around it.
+    column, is_flat = _flatten_once(_one_chunk(column), is_flat=row is None)
+    for key in keys:
+        column, is_flat = _flatten_once(pc.struct_field(column, key), is_flat=is_flat)
+    leaves = _split_leaves(column, path)
+    return {name: (_flatten_once(leaf, is_flat=is_flat)[0],) for name, leaf in leaves.items()}
 
 
-def split_leaves(column: Any, path: str) -> dict[str, Any]:
-    """The leaves of a struct by path, lists within it flattened where it is one episode's."""
+def _flatten_once(column: Any, *, is_flat: bool) -> tuple[Any, bool]:
+    column = _plain_array(column)
+    if is_flat or not _is_any_list(column.type):
+        return column, is_flat
+    return _plain_array(column.flatten()), True
+
+
+def _split_leaves(column: Any, path: str) -> dict[str, Any]:
+    """The leaves of a struct by path."""
     column = _plain_array(column)
     if not pa.types.is_struct(column.type) or _is_image(column.type):
         return {path: column}
     return {
         name: leaf
         for field in column.type
-        for name, leaf in split_leaves(
+        for name, leaf in _split_leaves(
             pc.struct_field(column, field.name), f"{path}/{quote_key(field.name)}"
         ).items()
     }
@@ -90,8 +100,14 @@ def decode_leaf(arrays: Sequence[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]
     decoded = [_decode(array) for array in arrays]
     if len(decoded) == 1:
         return decoded[0]
-    rows = np.stack([rows for rows, _ in decoded], axis=-1)
-    return rows, np.all([present for _, present in decoded], axis=0)
+    if any(rows.dtype == object or rows.ndim > 2 for rows, _ in decoded):
+        raise IncompleteError("its columns are not numbers, or lists of them, that make one vector")
+    if len({len(rows) for rows, _ in decoded}) > 1:
+        raise IncompleteError("its columns have different numbers of rows")
+    # [rows] and [rows, items] -> [rows, all items]
+    parts = [rows.reshape(len(rows), rows.shape[1] if rows.ndim == 2 else 1) for rows, _ in decoded]
+    present: NDArray[np.bool_] = np.all([there for _, there in decoded], axis=0)
+    return np.concatenate(parts, axis=1), present
 
 
 def decode_whole(path: str, arrays: Sequence[Any], count: int) -> NDArray[Any]:

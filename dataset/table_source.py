@@ -7,6 +7,7 @@ out, as with every other format.
 
 import json
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -27,8 +28,7 @@ from retold.dataset.table_columns import (
     decode_leaf,
     is_list,
     is_nested_type,
-    split_leaves,
-    take_column,
+    take_leaves,
 )
 from retold.dataset.table_episode import EpisodeRows, Part, is_of, read_episodes
 from retold.dataset.table_rows import TableRows, open_rows
@@ -153,6 +153,10 @@ class TableSource:
     def _find(self, name: str) -> str:
         """The column of the table that a name is, or begins with."""
         names = self._rows.schema.names
+        if names.count(name.split(".")[0]) > 1 or names.count(name) > 1:
+            raise DatasetError(
+                f"{self._rows.where}: column {name!r} is there twice. Give them different names."
+            )
         if column_type(self._rows.schema, name) is not None:
             return name if name in names else name.split(".")[0]
         raise DatasetError(
@@ -183,14 +187,11 @@ class TableSource:
 
     def _extract(self, table: pa.Table, *, row: int | None = None) -> dict[str, tuple[Any, ...]]:
         """The columns of a batch of steps, or of one episode; structs become leaves."""
-        found: dict[str, tuple[Any, ...]] = {}
-        for path, columns in self._columns.items():
-            arrays = tuple(take_column(table, name, row=row) for name in columns)
-            if len(arrays) == 1:
-                found |= {name: (leaf,) for name, leaf in split_leaves(arrays[0], path).items()}
-            else:
-                found[path] = arrays
-        return found
+        return {
+            leaf: arrays
+            for path, columns in self._columns.items()
+            for leaf, arrays in take_leaves(table, path, columns, row=row).items()
+        }
 
     def _step_rows(self) -> Iterator[EpisodeRows]:
         """Runs of rows of one episode."""
@@ -243,12 +244,13 @@ class TableSource:
         if "episode" not in part:
             return None
         ids: list[Any] = part["episode"][0].to_pylist()
-        if None in ids:
-            raise DatasetError(
-                f"{self._rows.where}: {self._mapping.episode!r} is null in row "
-                f"{first + ids.index(None):,}, which then belongs to no episode. Correct the table; "
-                f"nothing was written."
-            )
+        for number, known in enumerate(ids):
+            if known is None or (isinstance(known, float) and math.isnan(known)):
+                raise DatasetError(
+                    f"{self._rows.where}: {self._mapping.episode!r} is {known or 'null'} in row "
+                    f"{first + number:,}, which then belongs to no episode. Correct the table; "
+                    f"nothing was written."
+                )
         return ids
 
     def _ends(self, part: Part) -> NDArray[np.bool_]:
@@ -268,13 +270,7 @@ class TableSource:
         for table in self._rows.batches(top, size):
             for row in [None] if self._is_steps else range(len(table)):
                 for path, of in columns.items():
-                    arrays = tuple(take_column(table, name, row=row) for name in of)
-                    leaves = (
-                        {p: (leaf,) for p, leaf in split_leaves(arrays[0], path).items()}
-                        if len(arrays) == 1
-                        else {path: arrays}
-                    )
-                    for leaf, parts in leaves.items():
+                    for leaf, parts in take_leaves(table, path, of, row=row).items():
                         for found in self._values(leaf, parts):
                             ranges.setdefault(leaf, LeafRange()).add(found)
             if ranges and not any(

@@ -103,8 +103,6 @@ def parse_description(content: bytes, where: str) -> PolicyDescription:
                 f"{where}: policy_version is {version}, but this retold reads 1 to "
                 f"{POLICY_VERSION}. Upgrade with `pip install -U retold`."
             )
-        if not isinstance(fields["architecture"], Mapping):
-            raise TypeError("the architecture is no object")
         return PolicyDescription.from_json(fields)
     except PolicyError:
         raise

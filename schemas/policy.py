@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from retold.schemas.canonical import encode_json, sha256_hex
+import numpy as np
+
+from retold.schemas.canonical import encode_json, require_count, require_hex, sha256_hex
 from retold.schemas.commit import Snapshot
 from retold.schemas.dataset_schema import DatasetSchema
 
@@ -50,14 +52,30 @@ class PolicyDescription:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "PolicyDescription":
-        """The inverse of `to_json`."""
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError: something is not what it must be; or KeyError, TypeError.
+        """
+        schema = DatasetSchema.from_json(content["schema"])
+        names = [task.name for task in schema.tasks]
+        discounts = [*content["discounts"], content["acting_discount"]]
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ValueError("there is no task, or one without a name")
+        leaves = (*schema.observation_leaves, *schema.action_leaves)
+        if any(np.dtype(leaf.dtype).kind not in "biuf" for leaf in leaves):
+            raise ValueError("a space holds neither numbers nor text")
+        if not all(isinstance(d, int | float) for d in discounts):
+            raise ValueError("a discount is no number")
+        if not isinstance(content["architecture"], Mapping):
+            raise TypeError("the architecture is no object")
         return cls(
-            schema=DatasetSchema.from_json(content["schema"]),
+            schema=schema,
             architecture=content["architecture"],
             discounts=tuple(content["discounts"]),
             acting_discount=content["acting_discount"],
-            update=content["update"],
-            weights_sha256=content["weights_sha256"],
+            update=require_count(content["update"]),
+            weights_sha256=require_hex(content["weights_sha256"], 64),
             snapshots=tuple(Snapshot.from_json(item) for item in content["snapshots"]),
             details=content["details"],
         )

@@ -181,6 +181,33 @@ def test_a_row_may_be_an_episode_of_lists(tmp_path: Path) -> None:
         assert reader.read_episode(0).observation["observation"].shape == (4, 2)
 
 
+@pytest.mark.parametrize("column", ["seen", "did", "got", "won"])
+def test_an_episode_without_a_list_is_incomplete(column: str, tmp_path: Path) -> None:
+    table = episodes()
+    rows = [None, *table[column].to_pylist()[1:]]
+    table = table.set_column(table.column_names.index(column), column, pa.array(rows))
+    with pytest.raises(DatasetError, match="row 0: "):
+        bring(tmp_path, table, **EPISODES)
+    result = bring(tmp_path, None, **EPISODES, incomplete="drop")
+    assert (result.episodes, result.steps, result.dropped_episodes) == (2, 3, 1)
+
+
+def test_an_episode_may_be_a_struct_of_lists_or_a_list_of_structs(tmp_path: Path) -> None:
+    rows: dict[str, Any] = {
+        "lists": {"seen": {"pose": [[1.0, 2.0], [3.0, 4.0]], "n": [1, 2]}},
+        "structs": {"seen": [{"pose": [1.0, 2.0], "n": 1}, {"pose": [3.0, 4.0], "n": 2}]},
+    }
+    for name, row in rows.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        table = pa.Table.from_pylist([{**row, "did": [0], "got": [1.0], "won": True}])
+        assert bring(folder, table, **EPISODES).steps == 1
+        with DatasetReader.open(folder / "d") as reader:
+            seen = reader.read_episode(0).observation
+            assert seen["observation/pose"].tolist() == [[1, 2], [3, 4]]
+            assert seen["observation/n"].tolist() == [1, 2]
+
+
 def test_columns_make_vectors_and_structs_make_dicts(tmp_path: Path) -> None:
     table = steps(
         x=np.arange(6.0),
@@ -193,6 +220,7 @@ def test_columns_make_vectors_and_structs_make_dicts(tmp_path: Path) -> None:
         table,
         observation={
             "xy": ["x", "y"],
+            "all": ["x", "obs"],
             "pose": "state.pose",
             "gripper": "state.gripper",
             "n": "a.b",
@@ -201,9 +229,10 @@ def test_columns_make_vectors_and_structs_make_dicts(tmp_path: Path) -> None:
     with DatasetReader.open(tmp_path / "d") as reader:
         space = reader.schema.observation_space
         assert isinstance(space, DictSpace)
-        assert [key for key, _ in space.spaces] == ["xy", "pose", "gripper", "n"]
+        assert [key for key, _ in space.spaces] == ["xy", "all", "pose", "gripper", "n"]
         episode = reader.read_episode(0)
         assert episode.observation["observation/xy"].tolist() == [[0, 0], [1, 2], [2, 4]]
+        assert episode.observation["observation/all"][1].tolist() == [1, 1, -1]
         assert episode.observation["observation/gripper/open"].tolist() == [True] * 3
 
 
@@ -284,6 +313,9 @@ def test_what_retold_exports_comes_back(
         ({"ep": ["a", "a", "b", "a", "b", "c"]}, {}, "episode 'a' goes on in row 3"),
         ({"ep": ["a", "a", None, "b", "b", "c"]}, {}, "'ep' is null in row 2"),
         ({"ep": [[1]] * 6}, {}, "holds no numbers or text"),
+        ({"ep": [float("nan")] * 6}, {}, "'ep' is nan in row 0"),
+        ({"obs": [[[1.0], [2.0, 3.0, 4.0]]] * 6}, {}, "1 to 3 items, not one length"),
+        ({"name": ["x"] * 6}, {"observation": ["r", "name"]}, "that make one vector"),
         ({"next": [[5.0, 5.0]] * 6}, {"next_observation": "next"}, "next_observation of step 0"),
         ({"act": [b"x"] * 6}, {}, "neither numbers nor text"),
         ({"act": [None] * 6}, {}, "no row with a value"),
@@ -319,6 +351,9 @@ def test_a_table_that_is_off_is_one_sentence(
         ("rows = 'both'\n", "one of steps and episodes"),
         ("action_space = {type = 'round'}\n", "is no space"),
         ("action_space = {type = 'discrete'}\n", "'n' is missing"),
+        ("action_space = {type = 'discrete', n = 'x', start = 0, dtype = 'int64'}\n", "no space"),
+        ("action_space = {type = 'discrete', n = 3, start = 0, dtype = 'os'}\n", "no space"),
+        ("action_space = {type = 'discrete', n = 300, start = 0, dtype = 'uint8'}\n", "no space"),
         ("split = 1\n", "must be a name in quotes"),
     ],
 )

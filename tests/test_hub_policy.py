@@ -188,7 +188,7 @@ def test_what_the_loop_scored_is_found(hub: Hub, run: Path) -> None:
     loop = {"seed": 3, "evaluate": {"episodes": 20, "action": "sample"}}
     (run / "loop.json").write_bytes(encode_json(loop))
     rows = [{"updates": n, "evaluation_return": n / 2, "evaluation_success": None} for n in (2, 5)]
-    (run / "iterations.jsonl").write_bytes(b"".join(map(encode_json, rows)) + b'{"upd')
+    (run / "iterations.jsonl").write_bytes(b"[]\n" + b"".join(map(encode_json, rows)) + b'{"upd')
     assert share(run).is_evaluated
     stored = json.loads(hub.repository(NAME).files["evaluation.json"].content)
     assert (stored["mean_return"], stored["episodes"], stored["seed"]) == (2.5, 20, 3)
@@ -370,6 +370,8 @@ def test_a_hostile_repository_harms_nothing(hub: Hub, run: Path, tmp_path: Path)
     weights = repository.files["policy.safetensors"].content
     evil = pickle.dumps(Harm()).ljust(len(weights), b".")
     sizes = dict(json.loads(repository.files["policy.json"].content)["architecture"])
+    schema = json.loads(repository.files["policy.json"].content)["schema"]
+    box = schema["observation_space"]
     attacks: dict[str, Callable[[], object]] = {
         "wrong bytes": lambda: repository.put("policy.safetensors", b"x" * len(weights)),
         "a wrong hash that is claimed": lambda: repository.put(
@@ -392,6 +394,17 @@ def test_a_hostile_repository_harms_nothing(hub: Hub, run: Path, tmp_path: Path)
         ),
         "a vast width": lambda: forge(repository, architecture=sizes | {"model_width": 4_000_000}),
         "an unknown field": lambda: forge(repository, architecture=sizes | {"code": "evil()"}),
+        "an encoder of somebody else's": lambda: forge(
+            repository, architecture=sizes | {"encoder": "evil"}
+        ),
+        "no task": lambda: forge(repository, schema=schema | {"tasks": []}),
+        "a vast observation": lambda: forge(
+            repository, schema=schema | {"observation_space": box | {"shape": [10**12]}}
+        ),
+        "an observation of nothing": lambda: forge(
+            repository, schema=schema | {"observation_space": box | {"dtype": "evil"}}
+        ),
+        "updates that are text": lambda: forge(repository, update="<b>5</b>"),
         "no architecture": lambda: forge(repository, architecture=[]),
         "endless discounts": lambda: forge(repository, discounts=[0.9] * 10_000),
         "a missing file": lambda: repository.commit({}, ["policy.safetensors"], "gone"),

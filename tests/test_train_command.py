@@ -17,6 +17,7 @@ from race import TINY, make_tiny_episode
 
 from retold.collect.command import CollectConfig, collect
 from retold.dataset.log import CommitLog
+from retold.dataset.paths import dataset_path
 from retold.dataset.shard_writer import write_raw_shard
 from retold.evaluate.command import EvaluateConfig, evaluate
 from retold.policy.registry import PolicyRegistry
@@ -290,6 +291,16 @@ def test_a_follower_waits_for_the_first_episodes(tmp_path: Path) -> None:
     with when((run / "config.json").exists, lambda: add_episodes(raw, 8)):
         result = train(small(run, raw, 2, follow=True))
     assert result.updates == 2
+
+
+@pytest.mark.parametrize("place", ["hf://me/maze", "hf://me/maze@v1"])
+def test_a_follower_does_not_wait_for_the_hub_to_grow(place: str, tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        small(tmp_path / "run", tmp_path, 2, follow=True), data=(dataset_path(place),)
+    )
+    with pytest.raises(UsageError, match="retold pull"):
+        train(config)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_follower_does_not_wait_for_a_snapshot_to_grow(tmp_path: Path, raw: Path) -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import torch
 
+from retold.dataset.hub_names import HUB_PROTOCOL
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath, split_snapshot
 from retold.dataset.reader import DatasetReader
+from retold.dataset.remote_path import RemotePath
 from retold.policy.registry import PolicyRegistry
 from retold.schemas.errors import RunError, UsageError
 from retold.schemas.stop_signals import note_stop_signals
@@ -230,6 +232,12 @@ def _refuse_snapshots(config: TrainConfig) -> None:
             raise UsageError(
                 f"{path}: a snapshot never grows, so --follow would wait for nothing. Give "
                 f"{folder} itself, or leave out --follow."
+            )
+        if isinstance(folder, RemotePath) and folder.protocol == HUB_PROTOCOL:
+            raise UsageError(
+                f"{path}: the Hub is read at the commit that is found first, so --follow would wait "
+                f"for nothing. Leave out --follow, or follow a copy on this machine that `retold "
+                f"pull` brings up to date."
             )
 
 
