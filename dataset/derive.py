@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from retold.dataset.files import list_names, sync_folder
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath
@@ -165,7 +167,9 @@ class _Maker:
         self._ids = {
             str(episode_id)
             for selection in selections
-            for episode_id in selection.reader.table["episode_id"].take(selection.rows).to_pylist()
+            for episode_id in selection.reader.table["episode_id"]
+            .take(pa.array(selection.rows, "int64"))
+            .to_pylist()
         }
 
     def write(self, selection: Selection) -> Iterator[ShardEntry]:

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from retold.dataset.hub_errors import HubBusyError, is_passing, tell_hub_error, telling_hub_errors
+from retold.dataset.hub_errors import HubBusyError, is_passing, tell_passing, telling_hub_errors
 from retold.dataset.hub_names import HubName, is_commit
 from retold.dataset.paths import DatasetPath
 from retold.schemas.canonical import require_hex, sha256_hex
@@ -268,7 +268,7 @@ class HubRepository:
                     return head
                 if wait is None or head != parent or isinstance(error, ConflictError):
                     raise
-                logger.warning("%s", error)
+                logger.warning("%s", tell_passing(error, wait))
                 is_again = True
                 time.sleep(wait)
         raise AssertionError("the last failure was raised")
@@ -365,7 +365,7 @@ def again(ask: Callable[[], T]) -> T:
         except Exception as error:
             if not is_passing(error):
                 raise
-            logger.warning("%s", tell_hub_error("the Hub", error))
+            logger.warning("%s", tell_passing(error, wait))
             time.sleep(wait)
     return ask()
 

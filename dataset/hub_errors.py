@@ -51,6 +51,12 @@ def is_passing(error: Exception) -> bool:
     return isinstance(tell_hub_error("", error), HubBusyError)
 
 
+def tell_passing(error: Exception, seconds: float) -> str:
+    """What failed for now, where it is asked again after a while."""
+    told = error if isinstance(error, RetoldError) else tell_hub_error("the Hub", error)
+    return f"{str(told).removesuffix(f' {_AGAIN}.')} Asking again in {seconds:g} s."
+
+
 def tell_hub_error(where: str, error: BaseException) -> DatasetError | None:
     """What the Hub's client raised, in one line; None if that is a mistake of ours."""
     chain = list(_chain(error))

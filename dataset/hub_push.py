@@ -1,5 +1,6 @@
 """`retold push`: a dataset on the Hub, as exactly one commit on the one that the push was planned on."""
 
+import logging
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ from retold.dataset.sources import SourceFlag
 from retold.dataset.summary import summarize
 from retold.dataset.zarr_codec import Profile
 from retold.schemas.errors import DatasetError, UsageError
+
+logger = logging.getLogger(__name__)
 
 Measure = Callable[[DatasetReader, str], Retelling]
 """What relabelling knows of a snapshot that is to be shown under a repository's name."""
@@ -117,6 +120,9 @@ def push_dataset(config: PushConfig, measure: Measure) -> PushResult:
             repository.check_login()
         branch = read_branch(repository)
         license = config.license or read_license(branch.card, str(name))
+        if license is None and config.dry_run:
+            logger.warning("%s: a push will ask for a licence, e.g. --license cc-by-4.0.", name)
+            license = "unknown"
         if license is None:
             raise UsageError(
                 f"{name}: under which licence may others use it? Say so with --license, e.g. "

@@ -158,6 +158,8 @@ def test_the_viewer_shows_exactly_the_live_episodes(hub: Hub, raw: Path, tmp_pat
 def test_a_dry_run_says_what_would_change_and_changes_nothing(hub: Hub, raw: Path) -> None:
     planned = send(raw, dry_run=True)
     assert hub.repositories == {} and planned.commit is None
+    unlicensed = push(PushConfig(dataset=raw, repository=REPOSITORY, dry_run=True))
+    assert unlicensed.files == planned.files, "a plan needs no licence yet"
     made = send(raw)
     assert (planned.files, planned.bytes) == (made.files, made.bytes)
     assert {change.path for change in planned.changes} <= set(hub.repository(NAME).files)

@@ -1,6 +1,7 @@
 """What was pushed, read where it lies: by others, by the sampler, and by training."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +12,18 @@ from conftest import RunRetold
 from hub_fixtures import forget_revisions
 from hub_state import Hub, Seen
 from numpy.testing import assert_array_equal
-from test_hub import REPOSITORY, collect_maze, get, send
+from test_hub import NAME, REPOSITORY, collect_maze, get, send
 
+from retold.cli.audit import AuditConfig, audit_dataset
+from retold.cli.info import InfoConfig, describe_dataset
+from retold.cli.replay import ReplayConfig, replay
 from retold.dataset.log import CommitLog
+from retold.dataset.merge import MergeConfig, merge
 from retold.dataset.reader import DatasetReader
 from retold.dataset.remote_path import RemotePath
 from retold.dataset.sampler import WindowSampler
 from retold.dataset.shard_writer import write_raw_shard
+from retold.relabel.command import RelabelConfig, relabel
 from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
 from retold.schemas.episode import Episode, EpisodeRecord
 from retold.schemas.spaces import BoxSpace, DiscreteSpace
@@ -105,6 +111,35 @@ def test_minari_reads_what_was_exported_from_where_it_lies(
         assert len(rewards) == len(reader)
         for row, reward in enumerate(rewards):
             assert_array_equal(reader.read_episode(row).reward, reward)
+
+
+def test_audit_info_replay_relabel_and_merge_take_what_lies_on_the_hub(
+    hub: Hub, tmp_path: Path
+) -> None:
+    raw = collect_maze(tmp_path / "raw")
+    send(raw, tag="v1")
+    there = RemotePath(URL)
+    assert audit_dataset(AuditConfig(dataset=there, replay="1")).exit_status == 0
+    assert replay(ReplayConfig(dataset=there, episode="0")).exit_status == 0
+    info = describe_dataset(InfoConfig(dataset=there)).describe()
+    assert info.replace(URL, str(raw)) == describe_dataset(InfoConfig(dataset=raw)).describe()
+    relabel(RelabelConfig(source=there, target=tmp_path / "retold", workers=0))
+    assert audit_dataset(AuditConfig(dataset=tmp_path / "retold")).exit_status == 0
+    get(tmp_path / "part", f"{REPOSITORY}@v1", episodes="index == 3")
+    merge(MergeConfig(output=tmp_path / "both", data=(there, tmp_path / "part")))
+    with DatasetReader.open(tmp_path / "both") as both:
+        assert len(both) == 6, "the part's episode is there already"
+
+
+def test_the_lines_of_the_card_load_the_dataset(hub: Hub, tmp_path: Path) -> None:
+    send(collect_maze(tmp_path / "raw"))
+    card = hub.repository(NAME).files["README.md"].content.decode()
+    blocks = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    assert len(blocks) == 3
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 3, done.stderr
 
 
 def write_noise(path: Path) -> Path:
