@@ -317,6 +317,8 @@ def test_gc_on_a_store_deletes_what_nothing_needs(server: S3Server, place: Remot
     assert reasons == {entries[3].shard_id: "never committed", ".half": "left by a killed writer"}
     gone = collect_garbage(GcConfig(dataset=place, keep=0, grace=0))
     assert {item.reason for item in gone.dropped} == {"in no kept snapshot"}
+    with pytest.raises(DatasetError, match="`gc` dropped it in commit"):
+        DatasetReader.open(f"{place}@1")
     assert list_shards(place) == [f"{entries[2].shard_id[:2]}/{entries[2].shard_id}"]
     assert audit_structure(place) == []
     with pytest.raises(ConflictError, match="removed before it was committed"):
