@@ -323,6 +323,7 @@ class CommitLog:
         if isinstance(self.path, RemotePath):  # on disk reading in turn is as quick
             end = max(self._count + 1, known)
             latest, ahead = read_tail(self.path, self.dataset_id, self._count, end)
+            is_certain = is_certain or latest is None
         while is_certain or self._count in ahead:
             parent = self._hashes[-1] if self._hashes else None
             found = self._read_next(parent, ahead)
