@@ -1,6 +1,7 @@
 """The snapshots that a run draws from, and the batches of its updates."""
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Self
 
@@ -27,8 +28,15 @@ _MOST_NAMED = 24
 """Episodes that an error names."""
 
 
+_Drawn = tuple[UpdateWindows, list[Batch]]
+
+
 class TrainingData:
-    """Draws windows from snapshots, which stay pinned while they are needed."""
+    """Draws windows from snapshots, which stay pinned while they are needed.
+
+    While an update is under way, a thread draws the next one's windows: the same that would be
+    drawn when they are asked for.
+    """
 
     def __init__(
         self,
@@ -50,17 +58,22 @@ class TrainingData:
         self._config = config
         self._is_pinned = is_pinned
         self._stack = ExitStack()
+        self._thread = ThreadPoolExecutor(1, "retold-batches")
+        self._ahead: tuple[int, Future[_Drawn]] | None = None
         self.reopen(numbers)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._take_ahead(None)
+        self._thread.shutdown()
         self._stack.close()
 
     def reopen(self, numbers: Mapping[str, int]) -> None:
         """Draw from these commits from now on, and from the heads of datasets without a number."""
         config = self._config
+        self._take_ahead(None)
         self._stack.close()
         if ranks() > 1:
             # One process looks, so that all draw from the same.
@@ -146,11 +159,31 @@ class TrainingData:
 
     def draw(self, update: int, most_goals: int) -> list[Batch]:
         """The windows of an update that are this process's, as batches whose gradients add up."""
-        self._chosen = chosen = self.choose(update)
-        self.next_draw = chosen.next_draw
+        drawn = self._take_ahead(update)
+        chosen, batches = drawn or self._draw(update, self.next_draw, most_goals)
+        self._chosen, self.next_draw = chosen, chosen.next_draw
+        if update + 1 < self._config.updates:
+            ahead = self._thread.submit(self._draw, update + 1, chosen.next_draw, most_goals)
+            self._ahead = update + 1, ahead
+        return batches
+
+    def _take_ahead(self, update: int | None) -> _Drawn | None:
+        """What was drawn ahead for an update; once this returns, nothing is being drawn."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return None
+        if ahead[0] == update:
+            return ahead[1].result()
+        ahead[1].exception()  # nobody asked for it, nor for its error
+        return None
+
+    def _draw(self, update: int, next_draw: int, most_goals: int) -> _Drawn:
+        chosen = self._chooser.choose(update, next_draw, least=ranks())
         mine = windows_of_rank(chosen.draw.length, rank(), ranks())
         parts = (mine[first : first + self._most] for first in range(0, len(mine), self._most))
-        return [self._read(chosen.draw.take(part), part.tolist(), most_goals) for part in parts]
+        return chosen, [
+            self._read(chosen.draw.take(part), part.tolist(), most_goals) for part in parts
+        ]
 
     def _read(self, draw: Draw, numbers: Sequence[int], most_goals: int) -> Batch:
         parts = None if self._histories is None else self._histories.split(draw)
@@ -190,6 +223,7 @@ class TrainingData:
 
     def explain_not_finite(self) -> str:
         """Whose fault a loss that is not finite may be, by the last update's episodes; what to do."""
+        self._take_ahead(None)
         if bad := self._find_not_finite():
             return (
                 f"Values that are not finite are stored in {_list_some(bad)}. Leave these "
