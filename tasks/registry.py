@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 
 from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
-from retold.schemas.errors import TaskError
+from retold.schemas.errors import RetoldError, TaskError
 from retold.schemas.exploration import ExplorationSchedule
 from retold.schemas.spaces import Space
 from retold.tasks.arguments import complete, suggest
@@ -105,7 +105,7 @@ def make_task(name: str, given: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     """A ready environment whose infos say what each transition did; the simulator is imported now.
 
     Raises:
-        TaskError: the task, an argument or the simulator does not exist.
+        TaskError: the task, an argument or the simulator does not exist, or it cannot be made.
     """
     task = find_task(name)
     arguments = complete(task, given)
@@ -115,6 +115,13 @@ def make_task(name: str, given: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
         raise TaskError(
             f"Task {name} needs the package {error.name!r}. Install it with "
             f"`pip install 'retold[{task.extra}]'`."
+        ) from error
+    except RetoldError:
+        raise
+    except Exception as error:  # whatever another package's constructor raises
+        raise TaskError(
+            f"Task {name} cannot be made with {arguments}: {type(error).__name__}: {error}. Correct "
+            f"the task or its arguments."
         ) from error
     if isinstance(environment, World):
         return InstructionWrapper(environment)

@@ -31,6 +31,8 @@ class Faulty(gymnasium.Env):
 
     def __init__(self, fault, every):
         self.fault, self.every = fault, every
+        if fault == "make":
+            raise RuntimeError("no simulator here")
 
     def reset(self, *, seed=None, options=None):
         self.step_number, self.is_broken = 0, seed % self.every == 0
@@ -84,7 +86,7 @@ FAULTY = Task(
     'Argument("none", help="How.")', 'Argument("none", choices=FAULTS, help="How.")'
 ).replace(
     "class Faulty",
-    'FAULTS = ("none", "raise", "reset", "hang", "spin", "stuck", "exit", "nan", "bounds", "shape", "dtype", '
+    'FAULTS = ("none", "make", "raise", "reset", "hang", "spin", "stuck", "exit", "nan", "bounds", "shape", "dtype", '
     '"reward")\n\n\nclass Faulty',
     1,
 )
@@ -146,6 +148,14 @@ def check(
     audit = [RETOLD, "audit", path, "--json"]
     done = subprocess.run(audit, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and json.loads(done.stdout)["findings"] == []
+
+
+def test_an_environment_that_cannot_be_made_is_said_in_one_line(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    result = collect(environment, tmp_path / "raw", "make")
+    assert result.returncode == 2 and "RuntimeError: no simulator here" in result.stderr
+    assert "Traceback" not in result.stderr and not (tmp_path / "raw").exists()
 
 
 @pytest.mark.parametrize(
