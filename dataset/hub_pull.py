@@ -43,7 +43,7 @@ class PullConfig:
     """Folder for the dataset; none means NAME. A copy that was pulled before is brought up to date."""
     episodes: str | None = None
     """Take only episodes that meet this condition on the columns of the episode table, into a new
-    dataset; of the rest nothing is downloaded."""
+    dataset; little of the rest is downloaded."""
     shards: int | None = None
     """Take only this many shards, the first ones, into a new dataset."""
     verify: bool = False
