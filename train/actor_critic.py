@@ -88,7 +88,7 @@ class ActorCritic:
         steps = step_returns(
             batch, self.discounts, steps=config.return_steps, reward_scale=config.reward_scale
         )
-        after = features.detach()[steps.rows]
+        after = features.detach().index_select(0, steps.rows)
         if isinstance(self.target_heads, Heads):
             value = next_values(after, self.target_heads, self.scale, subset)
         else:
@@ -100,7 +100,7 @@ class ActorCritic:
         self, batch: PackedBatch, features: Tensor, targets: Tensor, count: Tensor, update: int
     ) -> Losses:
         config, heads = self._config, self._heads
-        seen = features[batch.valid]
+        seen = features.index_select(0, batch.valid)
         encoded = self._policy.codec.encode(batch.action[batch.valid])
         if isinstance(heads, Heads):
             return actor_critic_losses(
