@@ -20,7 +20,7 @@ from test_hub_faults import EVER, FAULTS, attempt, steps
 from retold.cli.__main__ import main
 from retold.cli.pull_policy import PullPolicyConfig, PullPolicyResult, pull_policy
 from retold.cli.push_policy import PushPolicyConfig, PushPolicyResult, push_policy
-from retold.dataset import hub_client, hub_revision
+from retold.dataset import hub_client
 from retold.dataset.log import CommitLog
 from retold.evaluate.command import EvaluateConfig, evaluate
 from retold.policy.architecture import ArchitectureConfig
@@ -299,8 +299,7 @@ def test_a_push_that_loses_a_race_says_so_and_changes_nothing(hub: Hub, run: Pat
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A client that waits for a server that hangs for a moment only."""
-    for module in (hub_client, hub_revision):
-        monkeypatch.setattr(module, "TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(hub_client, "TIMEOUT_SECONDS", 0.3)
     close_session()  # the one that other tests used waits as long as it was told to
     yield
     close_session()
