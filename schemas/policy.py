@@ -59,7 +59,9 @@ class PolicyDescription:
         """
         schema = DatasetSchema.from_json(content["schema"])
         names = [task.name for task in schema.tasks]
-        discounts = [*content["discounts"], content["acting_discount"]]
+        discounts = list(content["discounts"])
+        if discounts or content["acting_discount"] is not None:
+            discounts.append(content["acting_discount"])
         if not names or not all(isinstance(name, str) for name in names):
             raise ValueError("there is no task, or one without a name")
         leaves = (*schema.observation_leaves, *schema.action_leaves)
