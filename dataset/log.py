@@ -181,25 +181,12 @@ class CommitLog:
             ConflictError: a shard to be removed is gone, or `check` refuses.
             DatasetError: an episode to be added is live already; nothing was changed.
         """
-        commit = Commit(
-            dataset_id=self.dataset_id,
-            number=0,
-            commit_id=uuid.uuid4().hex,
-            base=base,
-            parent_sha256=None,
-            operation=operation,
-            # A shard that comes out as it was stays.
-            removed=tuple(r for r in removed if r not in {entry.shard_id for entry in added}),
-            time=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=shlex.join(["retold", *sys.argv[1:]]),
-            code_version=metadata.version("retold"),
-            sources=sources or {},
-            details=details or {},
-        )
+        # A shard that comes out as it was stays.
+        removed = tuple(r for r in removed if r not in {entry.shard_id for entry in added})
+        commit = self._begin_commit(operation, removed, base, sources or {}, details or {})
         started = time.monotonic()
         head = self._read_before_a_try()
         looked_at = self._count
-        removed = commit.removed
         known: set[str] = set()
         losses = 0
         while True:
@@ -229,6 +216,30 @@ class CommitLog:
                 let_others_go_first(losses, time.monotonic() - started)
             started = time.monotonic()
             head = self._read_before_a_try(lost=commit.number)
+
+    def _begin_commit(
+        self,
+        operation: str,
+        removed: tuple[str, ...],
+        base: Snapshot | None,
+        sources: Mapping[str, SourceEntry],
+        details: Mapping[str, Any],
+    ) -> Commit:
+        """A commit that has no place yet; arguments as of `append`."""
+        return Commit(
+            dataset_id=self.dataset_id,
+            number=0,
+            commit_id=uuid.uuid4().hex,
+            base=base,
+            parent_sha256=None,
+            operation=operation,
+            removed=removed,
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=shlex.join(["retold", *sys.argv[1:]]),
+            code_version=metadata.version("retold"),
+            sources=sources,
+            details=details,
+        )
 
     @property
     def _count(self) -> int:
