@@ -13,71 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import RunRetold
 from hub_state import Hub
+from made_up_tables import EPISODES, STEPS, bring, episodes, steps, write_mapping
 from minari_datasets import SPACES, make_dataset
 
 from retold.dataset import as_minari
 from retold.dataset.audit import audit_structure
-from retold.dataset.column_mapping import read_mapping
 from retold.dataset.export_command import ExportConfig, export_dataset
-from retold.dataset.import_command import ImportConfig, ImportResult, import_dataset
+from retold.dataset.import_command import ImportConfig, import_dataset
 from retold.dataset.reader import DatasetReader
-from retold.schemas.errors import DatasetError, UsageError
+from retold.schemas.errors import DatasetError
 from retold.schemas.spaces import BoxSpace, DictSpace, DiscreteSpace
-
-STEPS = {
-    "observation": "obs",
-    "action": "act",
-    "reward": "r",
-    "terminated": "done",
-    "episode": "ep",
-    "step": "t",
-}
-
-
-def write_mapping(folder: Path, **fields: Any) -> Path:
-    """A TOML file; None leaves a field out."""
-    path = folder / "mapping.toml"
-    path.write_text("".join(f"{n} = {_toml(v)}\n" for n, v in fields.items() if v is not None))
-    return path
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f'"{key}" = {_toml(item)}' for key, item in value.items()) + "}"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return repr(value)
-
-
-def bring(folder: Path, table: pa.Table | None, **fields: Any) -> ImportResult:
-    """Import a table into `folder/d`; `fields` change the mapping."""
-    if table is not None:
-        pq.write_table(table, folder / "t.parquet", row_group_size=4)
-    mapping = write_mapping(folder, **(STEPS | fields))
-    return import_dataset(
-        ImportConfig(
-            format="hf-dataset",
-            source=folder / "t.parquet",
-            dataset=folder / "d",
-            mapping=mapping,
-        )
-    )
-
-
-def steps(**changes: Any) -> pa.Table:
-    """Episodes `a` of three rows, `b` of two and `c` of one."""
-    columns: dict[str, Any] = {
-        "ep": ["a"] * 3 + ["b"] * 2 + ["c"],
-        "t": [0, 1, 2, 0, 1, 0],
-        "obs": [[float(number), -1.0] for number in range(6)],
-        "act": [0, 2, 1, 0, 0, 2],
-        "r": [0.5, 0.25, 0.1, 1.0, 2.0, 3.0],
-        "done": [False, False, True, False, False, True],
-        "next": [[float(number), -1.0] for number in (1, 2, 9, 4, 8, 7)],
-        "colour": ["red"] * 6,
-    }
-    columns |= changes
-    return pa.table({name: rows for name, rows in columns.items() if rows is not None})
 
 
 def test_without_next_observations_the_last_transition_is_left_out(tmp_path: Path) -> None:
@@ -150,27 +95,6 @@ def test_flags_part_episodes_where_no_column_numbers_them(tmp_path: Path) -> Non
     assert (result.episodes, result.steps, result.jumps) == (3, 6, 1), "as with D4RL"
     with DatasetReader.open(other / "d") as reader:
         assert reader.table["truncated"].to_pylist() == [False, True, False]
-
-
-def episodes() -> pa.Table:
-    rows: dict[str, list[Any]] = {"id": [], "seen": [], "did": [], "got": [], "won": []}
-    for number, length in enumerate((3, 1, 2)):
-        rows["id"].append(number)
-        rows["seen"].append([[float(t), number] for t in range(length + 1)])
-        rows["did"].append([t % 2 for t in range(length)])
-        rows["got"].append([float(t) for t in range(length)])
-        rows["won"].append(number == 1)
-    return pa.table(rows)
-
-
-EPISODES = {
-    "observation": "seen",
-    "action": "did",
-    "reward": "got",
-    "terminated": "won",
-    "episode": None,
-    "step": None,
-}
 
 
 def test_a_row_may_be_an_episode_of_lists(tmp_path: Path) -> None:
@@ -288,122 +212,6 @@ def test_what_retold_exports_comes_back(
             for field in ("reward", "terminated", "truncated"):
                 assert getattr(first, field).tolist() == getattr(second, field).tolist()
     assert as_minari(tmp_path / "d").total_steps == 29
-
-
-@pytest.mark.parametrize(
-    ("changes", "fields", "words"),
-    [
-        ({}, {"observation": "obz"}, "column 'obz' is missing. Did you mean 'obs'"),
-        ({}, {"observation": "obs.pose"}, r"column 'obs\.pose' is missing"),
-        ({"r": [0.5, None, 0.1, 1.0, 2.0, 3.0]}, {}, "episode 'a': the reward of step 1 is null"),
-        ({"act": [0, None, 1, 0, 0, 2]}, {}, "episode 'a': 'action' is null in step 1"),
-        (
-            {"obs": [[0.0, 1.0]] * 4 + [None, [0.0, 1.0]]},
-            {},
-            "'b': 'observation' is null in step 1",
-        ),
-        ({"obs": [[0.0, None]] * 6}, {}, "a list has a null in it"),
-        ({"obs": [[0.0]] * 5 + [[0.0, 1.0]]}, {}, "not one length"),
-        ({"done": [None, False, True, False, False, True]}, {}, "'terminated' is null in step 0"),
-        ({"done": [True, False, True, False, False, True]}, {}, "set at step 0, before the last"),
-        ({"done": ["no"] * 6}, {}, "'terminated' is object"),
-        ({"r": ["1"] * 6}, {}, "'reward' is object"),
-        ({"t": [0, 1, 3, 0, 1, 0]}, {}, "episode 'a': step 1 is followed by step 3"),
-        ({"t": [0, 1, 1, 0, 1, 0]}, {}, "episode 'a': step 1 is there twice"),
-        ({"ep": ["a", "a", "b", "a", "b", "c"]}, {}, "episode 'a' goes on in row 3"),
-        ({"ep": ["a", "a", None, "b", "b", "c"]}, {}, "'ep' is null in row 2"),
-        ({"ep": [[1]] * 6}, {}, "holds no numbers or text"),
-        ({"ep": [float("nan")] * 6}, {}, "'ep' is nan in row 0"),
-        ({"obs": [[[1.0], [2.0, 3.0, 4.0]]] * 6}, {}, "1 to 3 items, not one length"),
-        ({"name": ["x"] * 6}, {"observation": ["r", "name"]}, "that make one vector"),
-        ({"next": [[5.0, 5.0]] * 6}, {"next_observation": "next"}, "next_observation of step 0"),
-        ({"act": [b"x"] * 6}, {}, "neither numbers nor text"),
-        ({"act": [None] * 6}, {}, "no row with a value"),
-        ({}, {"rows": "episodes"}, "'r' is no list"),
-        ({}, {"episode": None, "terminated": False}, "nothing says where an episode ends"),
-        ({key: [] for key in ("ep", "t", "obs", "act", "r", "done")}, {}, "no row with a value"),
-    ],
-)
-def test_a_table_that_is_off_is_one_sentence(
-    changes: dict[str, Any], fields: dict[str, Any], words: str, tmp_path: Path
-) -> None:
-    if "ep" in changes and not changes["ep"]:
-        changes |= {"next": [], "colour": []}
-    with pytest.raises(DatasetError, match=words) as caught:
-        bring(tmp_path, steps(**changes), **fields)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "d").exists()
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("x", "not TOML"),
-        ("action = 'a'\n", "'observation' is missing"),
-        (
-            "observation = 'o'\naction = 'a'\nreward = 'r'\n",
-            "'terminated' is missing.*true or false",
-        ),
-        ("observatoin = 'o'\n", "Did you mean 'observation'"),
-        ("observation = 3\n", "is 3, but must be a column's name"),
-        ("observation = []\n", "must be a column's name"),
-        ("info = 'x'\n", "must be a table of columns"),
-        ("rows = 'both'\n", "one of steps and episodes"),
-        ("action_space = {type = 'round'}\n", "is no space"),
-        ("action_space = {type = 'discrete'}\n", "'n' is missing"),
-        ("action_space = {type = 'discrete', n = 'x', start = 0, dtype = 'int64'}\n", "no space"),
-        ("action_space = {type = 'discrete', n = 3, start = 0, dtype = 'os'}\n", "no space"),
-        ("action_space = {type = 'discrete', n = 300, start = 0, dtype = 'uint8'}\n", "no space"),
-        ("split = 1\n", "must be a name in quotes"),
-    ],
-)
-def test_a_mapping_that_is_off_is_one_sentence(text: str, words: str, tmp_path: Path) -> None:
-    complete = "observation = 'obs'\naction = 'act'\nreward = 'r'\nterminated = 'done'\n"
-    name = text.split(" ")[0]
-    if name in ("observation", "info", "rows", "action_space", "split") and text.count("\n") == 1:
-        text = "".join(x for x in complete.splitlines(True) if not x.startswith(name)) + text
-    (tmp_path / "mapping.toml").write_text(text)
-    with pytest.raises(UsageError, match=words) as caught:
-        read_mapping(tmp_path / "mapping.toml")
-    assert "\n" not in str(caught.value)
-
-
-def test_flags_of_the_command_belong_together(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="needs --mapping"):
-        ImportConfig(format="hf-dataset", source=tmp_path, dataset=tmp_path / "d")
-    with pytest.raises(UsageError, match="is for hf-dataset, not hdf5"):
-        ImportConfig(format="hdf5", source=tmp_path, dataset=tmp_path / "d", mapping=tmp_path)
-    with pytest.raises(DatasetError, match="there is no Parquet file here"):
-        bring_folder(tmp_path / "empty")
-
-
-def bring_folder(folder: Path) -> None:
-    (folder / "t.parquet").mkdir(parents=True)
-    bring(folder, None)
-
-
-def test_incomplete_episodes_are_let_go_and_counted_where_that_is_asked_for(
-    tmp_path: Path,
-) -> None:
-    table = steps(act=[0, None, 1, 0, 0, 2])
-    result = bring(tmp_path, table, incomplete="drop", next_observation="next")
-    assert (result.episodes, result.steps, result.dropped_episodes) == (2, 3, 1)
-    ragged = tmp_path / "ragged"
-    ragged.mkdir()
-    table = steps(obs=[[0.0, 1.0]] * 5 + [[0.0]])
-    result = bring(ragged, table, incomplete="drop")
-    assert (result.episodes, result.dropped_episodes) == (2, 1)
-
-
-def test_given_spaces_are_believed_and_checked(tmp_path: Path) -> None:
-    actions = {"type": "discrete", "n": 9, "start": 0, "dtype": "int64"}
-    bring(tmp_path, steps(), action_space=actions)
-    with DatasetReader.open(tmp_path / "d") as reader:
-        assert reader.schema.action_space == DiscreteSpace(9)
-    other = tmp_path / "other"
-    other.mkdir()
-    with pytest.raises(DatasetError, match="action"):
-        bring(other, steps(), action_space=actions | {"n": 2})
 
 
 def test_a_table_on_the_hub_is_imported(hub: Hub, tmp_path: Path, run_retold: RunRetold) -> None:

@@ -1,15 +1,10 @@
 """Minigrid and BabyAI: missions in words, observations as the package gives them."""
 
 from collections.abc import Iterator
-from importlib.util import find_spec
-
-import numpy as np
-import pytest
-
-if find_spec("minigrid") is None:
-    pytest.skip("the extra minigrid is not installed", allow_module_level=True)
 
 import gymnasium
+import numpy as np
+import pytest
 
 from retold.policy.architecture import ArchitectureConfig
 from retold.policy.network import Policy
