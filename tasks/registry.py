@@ -46,6 +46,7 @@ _OWN = {
     "tmaze": "retold.tasks.tmaze:TMAZE",
     "tmaze-active": "retold.tasks.tmaze:TMAZE_ACTIVE",
     "wind": "retold.tasks.wind:WIND",
+    "xland": "retold.tasks.xland:XLAND",
 }
 
 

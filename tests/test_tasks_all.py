@@ -27,7 +27,7 @@ from retold.tasks.registry import (
 )
 from retold.tasks.spaces import from_gymnasium
 
-FAMILIES = ("gym", "minigrid", "popgym")
+FAMILIES = ("gym", "minigrid", "popgym", "xland")
 OWN = tuple(name for name in task_names() if name not in FAMILIES)
 MINIGRID = (
     ("minigrid/MiniGrid-MemoryS7-v0", "minigrid/BabyAI-GoToLocal-v0")
@@ -35,6 +35,8 @@ MINIGRID = (
     else ()
 )
 """Where the extra is installed."""
+XLAND = ("xland/R1-9x9",) if find_spec("xminigrid") else ()
+"""The same."""
 ALL: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in OWN),
     ("frozen-lake", {"hard": True}),
@@ -46,7 +48,7 @@ ALL: list[tuple[str, dict[str, Any]]] = [
     ("trial/tmaze", {"corridor": 4, "attempts": 3}),
     ("trial/maze", {"size": 7, "limit": 15, "attempts": 3}),
     ("trial/gym/CartPole-v1", {"attempts": 2}),
-    *((name, {}) for name in MINIGRID),
+    *((name, {}) for name in (*MINIGRID, *XLAND)),
     *((f"popgym/{m}", {}) for m in find_declaration("popgym").members()),  # type: ignore[union-attr]
 ]
 STEPS = 1000
