@@ -53,7 +53,7 @@ class XLand(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self._rule_set: tuple[NDArray[np.uint8], ...] = ()
         self._state: Any = None
         ids = np.broadcast_to([_TILES, _COLORS], (simulator.view, simulator.view, 2))
-        self.observation_space = gymnasium.spaces.MultiDiscrete(ids, dtype=np.uint8)  # type: ignore[assignment]
+        self.observation_space = gymnasium.spaces.MultiDiscrete(ids, dtype=np.uint8)
         self.action_space = gymnasium.spaces.Discrete(_ACTIONS)
 
     def reset(
