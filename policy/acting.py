@@ -1,19 +1,18 @@
 """Acting step by step in several episodes at once."""
 
+import copy
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from retold.policy.inputs import PolicyInputs, encode_instruction
-from retold.policy.linear import fold_linears
+from retold.policy.folded_policy import FoldedPolicy
 from retold.policy.network import Policy
+from retold.policy.step_rows import StepRows
 from retold.schemas.episode import Leaves
 from retold.schemas.errors import UsageError
-from retold.schemas.spaces import Leaf
 
 
 class Actor(Protocol):
@@ -58,10 +57,7 @@ class RandomActor:
 
 
 class PolicyActor:
-    """A policy with the memory of each episode in flight; of `context = history`, of those before it.
-
-    What the policy sees is written into arrays that are made once.
-    """
+    """A policy with the memory of each episode in flight; of `context = history`, of those before it."""
 
     forgets = False
 
@@ -91,77 +87,40 @@ class PolicyActor:
             check_target_return(policy.architecture.objective, target_return)
         self.policy_id = policy_id
         self.update = update
-        # Weights of a learned norm are worked out once, not at every step.
-        folded = fold_linears(policy)
-        assert isinstance(folded, Policy)
-        self._policy = folded.eval()
-        self._state = policy.make_state(slots)
-        self._arrays = {
-            **_leaf_rows(policy.schema.observation_leaves, slots),
-            **_leaf_rows(policy.schema.action_leaves, slots),
-            "": np.zeros((slots, max(1, policy.most_goals)), np.int64),
-        }
-        self._reward = np.zeros(slots, np.float32)
-        self._reset = np.zeros(slots, np.bool_)
-        self._step = np.zeros(slots, np.int64)
-        self._has_previous = np.zeros(slots, np.bool_)
-        self._progress = np.zeros(slots, np.int64)
+        policy = copy.deepcopy(policy).eval()
+        self._folded = FoldedPolicy(policy, slots)
+        self._rows = StepRows(policy.timestep_encoder, policy.schema, slots)
         self._goes_on = policy.architecture.context == "history"
-        self._position = np.zeros(slots, np.int64)
         self._sees_return = policy.architecture.sees_return
+        self._kept_target = float(policy.target_return) if self._sees_return else 0.0
         self._wanted = target_return
-        self._return_to_go = np.zeros(slots, np.float32)
         self._all = list(range(slots))
-        self._inputs = self._view_inputs()
 
     def begin(self, slot: int, instruction: tuple[int, ...]) -> None:
         """Start the slot's next episode: afresh, or as an attempt where the memory goes on."""
-        self._arrays[""][slot] = encode_instruction(instruction, self._policy.most_goals)
-        self._step[slot] = 0
-        if self._goes_on and self._has_previous[slot]:
-            self._reset[slot] = True
-        else:
-            self._forget(slot)
-        self._return_to_go[slot] = self._target(instruction)
-
-    def _forget(self, slot: int) -> None:
-        self._state.clear(slot)
-        for leaf in self._policy.schema.action_leaves:
-            self._arrays[leaf.path][slot] = 0
-        self._has_previous[slot] = False
-        self._position[slot] = 0
-        self._reward[slot] = 0.0
-        self._reset[slot] = False
+        if not self._goes_on or not self._rows.has_previous[slot]:
+            self._folded.clear(slot)
+            self._rows.forget(slot)
+        self._rows.begin(slot, instruction, self._target(instruction))
 
     def act(
         self, slots: Sequence[int], observations: Sequence[Leaves], progress: Sequence[int]
     ) -> NDArray[np.float64]:
         """`[slots, outputs]`: what `draw_action` needs, of the actor that acts."""
         for slot, observation, reached in zip(slots, observations, progress, strict=True):
-            self._progress[slot] = reached
-            for path, value in observation.items():
-                self._arrays[path][slot] = value
-        # In the order of the slots, the cache of all of them is read as it lies.
+            self._rows.observe(slot, observation, reached)
+        # In the order of the slots, the memory of all of them is read as it lies.
         order = sorted(slots)
-        rows = torch.tensor(order)
-        inputs = self._inputs if order == self._all else _take_rows(self._inputs, rows)
+        some = None if order == self._all else torch.tensor(order)
+        place = self._rows.position if self._goes_on else self._rows.step
         with torch.inference_mode():
-            features = self._policy.advance(inputs, self._state, rows)
-            numbers = self._policy.acting_numbers(features).double().numpy()
-        if list(slots) != order:
-            numbers = numbers[np.searchsorted(order, slots)]
-        return np.asarray(numbers)
+            known = self._rows.known(some)
+            numbers = self._folded.advance(known, place if some is None else place[order], some)
+        return numbers if list(slots) == order else numbers[np.searchsorted(order, slots)]
 
     def record(self, slot: int, action: Leaves, reward: float, reset: bool) -> None:
         """Remember a transition."""
-        for path, value in action.items():
-            self._arrays[path][slot] = value
-        self._reward[slot] = reward
-        self._reset[slot] = reset
-        self._return_to_go[slot] -= reward
-        self._step[slot] += 1
-        self._position[slot] += 1
-        self._has_previous[slot] = True
+        self._rows.record(slot, action, reward, reset)
 
     def _target(self, instruction: tuple[int, ...]) -> float:
         """The return that an episode is asked for."""
@@ -169,28 +128,8 @@ class PolicyActor:
             return 0.0
         if self._wanted is not None:
             return self._wanted
-        kept = float(self._policy.target_return)
+        kept = self._kept_target
         return min(kept, len(instruction)) if instruction else kept
-
-    def _view_inputs(self) -> PolicyInputs:
-        """All slots' inputs; they lie in the arrays, and follow what is written there."""
-        schema = self._policy.schema
-
-        def column(array: NDArray[Any]) -> Tensor:
-            return torch.from_numpy(array)[:, None]
-
-        return PolicyInputs(
-            observation={x.path: column(self._arrays[x.path]) for x in schema.observation_leaves},
-            previous_action={x.path: column(self._arrays[x.path]) for x in schema.action_leaves},
-            has_previous=column(self._has_previous),
-            previous_reward=column(self._reward),
-            previous_reset=column(self._reset),
-            step=column(self._step),
-            position=column(self._position) if self._goes_on else None,
-            instruction=torch.from_numpy(self._arrays[""]),
-            progress=column(self._progress),
-            return_to_go=column(self._return_to_go) if self._sees_return else None,
-        )
 
 
 def check_target_return(objective: str, target_return: float) -> None:
@@ -200,22 +139,3 @@ def check_target_return(objective: str, target_return: float) -> None:
             f"--target-return is {target_return}, but the policy's objective is {objective}: only "
             f"dt policies are asked for a return. Leave it out."
         )
-
-
-def _take_rows(inputs: PolicyInputs, rows: Tensor) -> PolicyInputs:
-    return PolicyInputs(
-        observation={path: part[rows] for path, part in inputs.observation.items()},
-        previous_action={path: part[rows] for path, part in inputs.previous_action.items()},
-        has_previous=inputs.has_previous[rows],
-        previous_reward=inputs.previous_reward[rows],
-        previous_reset=inputs.previous_reset[rows],
-        step=inputs.step[rows],
-        position=None if inputs.position is None else inputs.position[rows],
-        instruction=inputs.instruction[rows],
-        progress=inputs.progress[rows],
-        return_to_go=None if inputs.return_to_go is None else inputs.return_to_go[rows],
-    )
-
-
-def _leaf_rows(leaves: Sequence[Leaf], slots: int) -> dict[str, NDArray[Any]]:
-    return {leaf.path: np.zeros((slots, *leaf.shape), leaf.dtype) for leaf in leaves}

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from retold.schemas.dataset_schema import DatasetSchema
@@ -61,6 +61,13 @@ class ActionCodec:
             return _one_hot(encoded[..., 0], self.counts[0])
         parts = [_one_hot(encoded[..., place], count) for place, count in enumerate(self.counts)]
         return torch.cat(parts, -1)
+
+    def option_vectors(self) -> NDArray[np.float32] | None:
+        """`[options, size]`: the vector of each option of the one choice; None for other actions."""
+        if self.kind != "choice":
+            return None
+        every = torch.arange(self.counts[0]) + self.start[0]
+        return np.asarray(self.vector(self.encode(every)).numpy())
 
     def decode(self, numbers: ArrayLike) -> Any:
         """The value to act with, from options counted from 0 or amounts in [-1, 1]."""

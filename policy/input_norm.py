@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+LARGEST = 10.0
+"""Spreads from the mean that are not exceeded."""
 _LEAST_SPREAD = 1e-3
-_LARGEST = 10.0
 _SLOWEST_RATE = 1e-3
 
 
@@ -26,8 +27,12 @@ class InputNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., features]`, cut off far from the mean."""
-        spread = self.variance.sqrt().clamp_min(_LEAST_SPREAD)
-        return ((x - self.mean) / spread).clamp(-_LARGEST, _LARGEST)
+        return ((x - self.mean) / self.spread).clamp(-LARGEST, LARGEST)
+
+    @property
+    def spread(self) -> Tensor:
+        """`[features]`, above zero."""
+        return self.variance.sqrt().clamp_min(_LEAST_SPREAD)
 
     @torch.no_grad()
     def take(self, moments: Tensor) -> None:

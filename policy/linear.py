@@ -1,6 +1,5 @@
 """Linear layers whose largest singular value is learned, so that attention cannot sharpen at will."""
 
-import copy
 from typing import Any
 
 import torch
@@ -81,19 +80,3 @@ def weight_of(layer: nn.Linear) -> Tensor:
 def scaled_layers(module: nn.Module) -> tuple[SigmaLinear, ...]:
     """Every layer of learned spectral norm."""
     return tuple(part for part in module.modules() if isinstance(part, SigmaLinear))
-
-
-@torch.no_grad()
-def fold_linears(module: nn.Module) -> nn.Module:
-    """A copy with plain linear layers of the same outputs, which act faster."""
-    folded = copy.deepcopy(module)
-    for parent in folded.modules():
-        for name, part in parent.named_children():
-            if isinstance(part, nn.Linear):
-                plain = nn.Linear(part.in_features, part.out_features)
-                weight = part.scaled_weight if isinstance(part, SigmaLinear) else part.weight
-                # Few rows times a weight that lies by inputs take two thirds of the time.
-                plain.weight = nn.Parameter(weight.t().contiguous().t(), requires_grad=False)
-                plain.bias.copy_(part.bias)
-                setattr(parent, name, plain)
-    return folded

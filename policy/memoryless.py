@@ -1,18 +1,16 @@
 """The trajectory encoder that remembers nothing: what memory is worth shows beside it."""
 
 from collections.abc import Sequence
+from typing import cast
 
+import numpy as np
+import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from retold.policy.architecture import ArchitectureConfig
-
-
-class NoState:
-    """Nothing to keep."""
-
-    def clear(self, slot: int) -> None:
-        """Nothing to forget."""
+from retold.policy.folding import fold_linear, normed
 
 
 class MemorylessEncoder(nn.Module):
@@ -33,10 +31,32 @@ class MemorylessEncoder(nn.Module):
         encoded: Tensor = self.norm(x)
         return encoded
 
-    def make_state(self, slots: int) -> NoState:
-        """Nothing."""
-        return NoState()
+    @torch.no_grad()
+    def start(self, slots: int) -> "MemorylessSteps":
+        """The same, a step at a time."""
+        return MemorylessSteps(self)
 
-    def advance(self, x: Tensor, step: Tensor, state: NoState, slots: Tensor) -> Tensor:
+
+class MemorylessSteps:
+    """The blocks, folded."""
+
+    def __init__(self, encoder: MemorylessEncoder) -> None:
+        self._blocks = [
+            (
+                fold_linear(cast(nn.Linear, hidden), cast(nn.LayerNorm, norm)),
+                fold_linear(cast(nn.Linear, output)),
+            )
+            for norm, hidden, output in zip(
+                encoder.norms, encoder.hidden, encoder.output, strict=True
+            )
+        ]
+        self._norm = encoder.norm
+
+    def clear(self, slot: int) -> None:
+        """Nothing to forget."""
+
+    def advance(self, x: Tensor, step: NDArray[np.int64], slots: Tensor | None) -> Tensor:
         """`[batch, features]`."""
-        return self.forward(x, step, ())
+        for hidden, output in self._blocks:
+            x = x + output(F.leaky_relu_(hidden(normed(x))))
+        return normed(x, self._norm)

@@ -1,7 +1,6 @@
 """The policy: one shared trunk over the trajectory, actor and critic heads on every timestep."""
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -10,15 +9,12 @@ from retold.policy.actions import ActionCodec, make_action_codec
 from retold.policy.actor_head import ActorHead
 from retold.policy.architecture import ArchitectureConfig
 from retold.policy.distributions import acting_numbers
+from retold.policy.folding import FoldedStack
 from retold.policy.heads import Heads
 from retold.policy.inputs import PolicyInputs
 from retold.policy.linear import scaled_layers
 from retold.policy.timestep_encoder import TimestepEncoder
-from retold.policy.trajectory_encoder import (
-    TrajectoryEncoder,
-    TrajectoryState,
-    make_trajectory_encoder,
-)
+from retold.policy.trajectory_encoder import make_trajectory_encoder
 from retold.policy.vector_heads import VectorHeads
 from retold.schemas.dataset_schema import DatasetSchema
 from retold.schemas.errors import UsageError
@@ -73,25 +69,26 @@ class Policy(nn.Module):
         packed: Tensor = self.trajectory_encoder(features, inputs.place, inputs.lengths)
         return packed
 
-    def make_state(self, slots: int) -> TrajectoryState:
-        """What acting remembers, empty, for some episodes at once."""
-        return cast(TrajectoryEncoder, self.trajectory_encoder).make_state(slots)
-
-    @torch.no_grad()
-    def advance(self, inputs: PolicyInputs, state: TrajectoryState, slots: Tensor) -> Tensor:
-        """`[batch, features]` of one step (`time` = 1) of the episodes in `slots`."""
-        features = self.timestep_encoder(inputs)[:, 0]
-        encoder = cast(TrajectoryEncoder, self.trajectory_encoder)
-        return encoder.advance(features, inputs.place[:, 0], state, slots)
-
     def acting_numbers(self, features: Tensor) -> Tensor:
         """`[batch, outputs]` of the actor that acts: what `draw_action` needs."""
-        head = 0
-        if self.acting_discount is not None:
-            head = self.discounts.index(self.acting_discount)
         if isinstance(self.heads, Heads):
-            return self.heads.log_policy(features)[..., head, :].exp()
-        return acting_numbers(self.codec, self.heads.distribution(features)[..., head, :])
+            return self.heads.log_policy(features)[..., self._acting_head, :].exp()
+        outputs = self.heads.distribution(features)[..., self._acting_head, :]
+        return acting_numbers(self.codec, outputs)
+
+    @torch.no_grad()
+    def fold_actor(self) -> FoldedStack:
+        """The actor that acts alone, for few rows at a time; its outputs are logits and the like."""
+        *hidden, last = (x for x in self.heads.actor if isinstance(x, nn.Linear))
+        size = self.codec.outputs
+        rows = slice(self._acting_head * size, (self._acting_head + 1) * size)
+        return FoldedStack(
+            [*((x.weight, x.bias) for x in hidden), (last.weight[rows], last.bias[rows])]
+        )
+
+    @property
+    def _acting_head(self) -> int:
+        return 0 if self.acting_discount is None else self.discounts.index(self.acting_discount)
 
     def iterate_powers(self) -> None:
         """One step of power iteration in every layer of learned spectral norm."""

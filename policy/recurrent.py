@@ -1,24 +1,15 @@
 """The recurrent trajectory encoder: the baseline of recurrent off-policy actor-critics."""
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from retold.policy.architecture import ArchitectureConfig
-
-
-@dataclass
-class RecurrentState:
-    """The hidden state of several episodes."""
-
-    hidden: Tensor
-    """`[layers, slots, features]`"""
-
-    def clear(self, slot: int) -> None:
-        """Forget an episode."""
-        self.hidden[:, slot] = 0
+from retold.policy.folding import normed
 
 
 class RecurrentEncoder(nn.Module):
@@ -40,14 +31,29 @@ class RecurrentEncoder(nn.Module):
         encoded: Tensor = self.norm(x + whole)
         return encoded
 
-    def make_state(self, slots: int) -> RecurrentState:
+    def start(self, slots: int) -> "RecurrentSteps":
         """Zeros for some episodes at once."""
-        layers, width = self._shape
-        return RecurrentState(torch.zeros(layers, slots, width))
+        return RecurrentSteps(
+            copy.deepcopy(self), torch.zeros(self._shape[0], slots, self._shape[1])
+        )
 
-    def advance(self, x: Tensor, step: Tensor, state: RecurrentState, slots: Tensor) -> Tensor:
+
+class RecurrentSteps:
+    """The hidden state of several episodes, and what moves it."""
+
+    def __init__(self, encoder: RecurrentEncoder, hidden: Tensor) -> None:
+        """Begin at `[layers, slots, features]`."""
+        self._encoder = encoder
+        self._hidden = hidden
+
+    def clear(self, slot: int) -> None:
+        """Forget an episode."""
+        self._hidden[:, slot] = 0
+
+    def advance(self, x: Tensor, step: NDArray[np.int64], slots: Tensor | None) -> Tensor:
         """`[batch, features]`."""
-        remembered, hidden = self.gru(x[:, None], state.hidden[:, slots].contiguous())
-        state.hidden[:, slots] = hidden
-        encoded: Tensor = self.norm(x + remembered[:, 0])
-        return encoded
+        rows = slice(None) if slots is None else slots
+        before = self._hidden[:, rows].contiguous()
+        remembered, hidden = self._encoder.gru(x[:, None], before)
+        self._hidden[:, rows] = hidden
+        return normed(x + remembered[:, 0], self._encoder.norm)

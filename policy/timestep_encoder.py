@@ -1,6 +1,7 @@
 """From what is seen at a step to the features of that step."""
 
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,11 +10,34 @@ from torch import Tensor, nn
 
 from retold.policy.actions import make_action_codec
 from retold.policy.architecture import ArchitectureConfig
-from retold.policy.input_norm import InputNorm, moments_of
+from retold.policy.folding import FoldedStack
+from retold.policy.input_norm import LARGEST, InputNorm, moments_of
 from retold.policy.inputs import PolicyInputs
 from retold.policy.instruction_encoder import InstructionEncoder
 from retold.policy.leaf_encoders import VectorEncoder, make_leaf_encoder
 from retold.schemas.dataset_schema import DatasetSchema
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepColumns:
+    """Where what is known of a step stands among the features that are mixed."""
+
+    observation: dict[str, slice]
+    """By leaf path."""
+    null: int
+    """Whether there was no action before."""
+    action: slice
+    reward: int
+    return_to_go: int | None
+    reset: int
+    step: int
+    instruction: slice
+    """Empty where there never is a goal."""
+
+    @property
+    def size(self) -> int:
+        """Of all together; the instruction stands last."""
+        return int(self.instruction.stop)
 
 
 class TimestepEncoder(nn.Module):
@@ -22,7 +46,7 @@ class TimestepEncoder(nn.Module):
     def __init__(self, schema: DatasetSchema, config: ArchitectureConfig) -> None:
         super().__init__()
         self._codec = make_action_codec(schema)
-        self._horizon = max(task.horizon for task in schema.tasks)
+        self.horizon = max(task.horizon for task in schema.tasks)
         self.observation = nn.ModuleDict(
             {
                 _name_of(leaf.path): make_leaf_encoder(leaf, config.image_encoder)
@@ -41,6 +65,7 @@ class TimestepEncoder(nn.Module):
         # Whether there was an action, and which; then reward (and return to go), reset and step.
         facts = (1 + self._codec.size) + self._facts + 2 + width
         sizes = [sum(_features(encoder) for encoder in encoders) + facts, *config.timestep_units]
+        self.columns = self._make_columns(schema, 0 if self.instruction.is_empty else width)
         self.mix = nn.Sequential(
             *itertools.chain.from_iterable(
                 (nn.Linear(inputs, outputs), nn.LeakyReLU(inplace=True))
@@ -51,6 +76,11 @@ class TimestepEncoder(nn.Module):
 
     def forward(self, inputs: PolicyInputs) -> Tensor:
         """`[batch, time, features]`, or `[rows, features]` of packed inputs."""
+        features: Tensor = self.project(self._mix(self.known(inputs)))
+        return features
+
+    def known(self, inputs: PolicyInputs) -> Tensor:
+        """`[..., known]`: all that is seen side by side, as `columns` has it."""
         amounts = self.amounts(inputs)
         if self.norm is not None:
             amounts = self.norm(amounts)
@@ -69,12 +99,11 @@ class TimestepEncoder(nn.Module):
             action * has_previous,
             *parts[-self._facts :],
             inputs.previous_reset[..., None].float(),
-            (inputs.step.float() / self._horizon)[..., None],
+            (inputs.step.float() / self.horizon)[..., None],
         ]
         if not self.instruction.is_empty:
             facts.append(self.instruction(inputs.instruction, inputs.progress, inputs.sequence))
-        features: Tensor = self.project(self._mix(torch.cat([*seen, *facts], -1)))
-        return features
+        return torch.cat([*seen, *facts], -1)
 
     def _mix(self, known: Tensor) -> Tensor:
         """The hidden layers; weights of the features that are left out at the end do nothing."""
@@ -84,6 +113,31 @@ class TimestepEncoder(nn.Module):
         for layer in others:
             known = layer(known)
         return known
+
+    @torch.no_grad()
+    def fold(self) -> FoldedStack:
+        """From what is known to features, for few rows at a time."""
+        (first, *others), last = (x for x in self.mix if isinstance(x, nn.Linear)), self.project
+        known = first.weight[:, : self.columns.size]
+        return FoldedStack(
+            [(known, first.bias), *((layer.weight, layer.bias) for layer in (*others, last))]
+        )
+
+    @torch.no_grad()
+    def units(self) -> tuple[Tensor, Tensor, Tensor]:
+        """`[known]` each: known is (raw - center) * factor, cut off at a limit on both sides."""
+        center, factor = torch.zeros(self.columns.size), torch.ones(self.columns.size)
+        limit = torch.full((self.columns.size,), float("inf"))
+        for path, columns in self.columns.observation.items():
+            encoder = self.leaf_encoder(path)
+            if isinstance(encoder, VectorEncoder):
+                center[columns], factor[columns] = encoder.center, encoder.scale
+        if self.norm is not None:
+            amounts = self._amount_columns()
+            center[amounts] += self.norm.mean / factor[amounts]
+            factor[amounts] /= self.norm.spread
+            limit[amounts] = LARGEST
+        return center, factor, limit
 
     def amounts(self, inputs: PolicyInputs) -> Tensor:
         """`[..., features]`: what is normalised: observed amounts, previous reward, return to go."""
@@ -103,10 +157,42 @@ class TimestepEncoder(nn.Module):
         if self.norm is not None:
             self.norm.take(moments)
 
+    def leaf_encoder(self, path: str) -> nn.Module:
+        """Of the observation's leaf."""
+        return self.observation[_name_of(path)]
+
     def _leaves(self, inputs: PolicyInputs) -> list[tuple[nn.Module, Tensor]]:
-        return [
-            (self.observation[_name_of(path)], rows) for path, rows in inputs.observation.items()
+        return [(self.leaf_encoder(path), rows) for path, rows in inputs.observation.items()]
+
+    def _make_columns(self, schema: DatasetSchema, told: int) -> StepColumns:
+        observation, null = {}, 0
+        for leaf in schema.observation_leaves:
+            end = null + _features(self.leaf_encoder(leaf.path))
+            observation[leaf.path], null = slice(null, end), end
+        reward = null + 1 + self._codec.size
+        reset = reward + self._facts
+        return StepColumns(
+            observation=observation,
+            null=null,
+            action=slice(null + 1, reward),
+            reward=reward,
+            return_to_go=reward + 1 if self._sees_return else None,
+            reset=reset,
+            step=reset + 1,
+            instruction=slice(reset + 2, reset + 2 + told),
+        )
+
+    def _amount_columns(self) -> Tensor:
+        """Of what is normalised, in the order of `amounts`."""
+        every = torch.arange(self.columns.size)
+        spans = [
+            span
+            for path, span in self.columns.observation.items()
+            if isinstance(self.leaf_encoder(path), VectorEncoder)
         ]
+        return torch.cat(
+            [every[span] for span in (*spans, slice(self.columns.reward, self.columns.reset))]
+        )
 
 
 def _features(module: Any) -> int:

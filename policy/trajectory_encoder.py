@@ -1,8 +1,10 @@
-"""The interface of trajectory encoders: whole sequences at once, or a step at a time with a state."""
+"""The interface of trajectory encoders: whole sequences at once, or a step at a time with a memory."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from retold.policy.architecture import ArchitectureConfig
@@ -11,11 +13,20 @@ from retold.policy.recurrent import RecurrentEncoder
 from retold.policy.transformer import TransformerEncoder
 
 
-class TrajectoryState(Protocol):
-    """What the steps of several episodes in flight have left behind."""
+class TrajectorySteps(Protocol):
+    """A trajectory encoder that takes a step at a time, and what it remembers of some episodes."""
 
     def clear(self, slot: int) -> None:
         """Forget an episode."""
+
+    def advance(self, x: Tensor, step: NDArray[np.int64], slots: Tensor | None) -> Tensor:
+        """`[batch, features]` of one step of the episodes in `slots`, which is remembered.
+
+        Args:
+            x: `[batch, features]`.
+            step: `[batch]`.
+            slots: `[batch]`, int64, all different; None: every one, in order.
+        """
 
 
 class TrajectoryEncoder(Protocol):
@@ -30,18 +41,8 @@ class TrajectoryEncoder(Protocol):
             lengths: rows of each sequence.
         """
 
-    def make_state(self, slots: int) -> TrajectoryState:
-        """An empty state for some episodes at once."""
-
-    def advance(self, x: Tensor, step: Tensor, state: TrajectoryState, slots: Tensor) -> Tensor:
-        """`[batch, features]` of one step of the episodes in `slots`; the state takes it in.
-
-        Args:
-            x: `[batch, features]`.
-            step: `[batch]`, int64.
-            state: of `make_state`.
-            slots: `[batch]`, int64, all different.
-        """
+    def start(self, slots: int) -> TrajectorySteps:
+        """Nothing seen yet by some episodes at once; the weights are those of now."""
 
 
 def make_trajectory_encoder(config: ArchitectureConfig) -> nn.Module:

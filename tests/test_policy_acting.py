@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from retold.policy.acting import PolicyActor, RandomActor
 from retold.policy.architecture import ArchitectureConfig
-from retold.policy.inputs import PolicyInputs, pad_rows, stack_windows
+from retold.policy.inputs import pad_rows, stack_windows
 from retold.policy.network import Policy
 from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
 from retold.schemas.episode import EpisodeRecord, Window
@@ -162,31 +162,17 @@ def test_features_of_both_forms_are_equal_too() -> None:
     policy = make_policy(window=5)
     episode = random_episode(seed=3, length=30)
     inputs = stack_windows([episode], GOALS)
-    cache = policy.make_state(1)
+    steps = policy.trajectory_encoder.start(1)
     with torch.no_grad():
         whole = policy.encode(inputs)[0]
         rows = [
-            policy.advance(one_step(inputs, step), cache, torch.tensor([0]))[0]
-            for step in range(episode.length + 1)
+            steps.advance(features, np.array([step]), None)[0].clone()
+            for step, features in enumerate(policy.timestep_encoder(inputs)[0][:, None])
         ]
         values = policy.heads.values(whole)
         step_values = policy.heads.values(torch.stack(rows))
     assert (torch.stack(rows) - whole).abs().max() < TOLERANCE
     assert (step_values - values).abs().max() < TOLERANCE
-
-
-def one_step(inputs: PolicyInputs, step: int) -> PolicyInputs:
-    row = slice(step, step + 1)
-    return PolicyInputs(
-        observation={path: rows[:, row] for path, rows in inputs.observation.items()},
-        previous_action={path: rows[:, row] for path, rows in inputs.previous_action.items()},
-        has_previous=inputs.has_previous[:, row],
-        previous_reward=inputs.previous_reward[:, row],
-        previous_reset=inputs.previous_reset[:, row],
-        step=inputs.step[:, row],
-        instruction=inputs.instruction,
-        progress=inputs.progress[:, row],
-    )
 
 
 def test_nothing_older_than_the_window_is_seen_by_one_layer() -> None:

@@ -177,7 +177,7 @@ def test_acting_goes_on_over_episodes_as_the_parallel_forward_does(
     acted = []
     for episode, length in zip(episodes, lengths, strict=True):
         actor.begin(1, ())
-        actor._return_to_go[1] = episode.record.episode_return
+        actor._rows.return_to_go[1] = episode.record.episode_return
         for step in range(length):
             seen = {path: rows[step] for path, rows in episode.observation.items()}
             acted.append(actor.act([1], [seen], [0])[0])

@@ -281,9 +281,9 @@ def test_an_instruction_bounds_what_is_asked_for_by_default(maze: Path, tmp_path
         actor = PolicyActor(policy, 1, "p", 0, target_return=target)
         actor.begin(0, goals)
         actor.act([0], [{"observation": np.zeros_like(reader_row(maze))}], [0])
-        assert actor._return_to_go[0] == pytest.approx(expected)
+        assert actor._rows.return_to_go[0] == pytest.approx(expected)
         actor.record(0, {"action": np.int64(0)}, 1.0, False)
-        assert actor._return_to_go[0] == pytest.approx(expected - 1)
+        assert actor._rows.return_to_go[0] == pytest.approx(expected - 1)
 
 
 def reader_row(maze: Path) -> Any:
