@@ -90,6 +90,7 @@ class _Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(environment)
         self._heartbeat = heartbeat
         self._seed = 0
+        self._step = environment.step
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -104,7 +105,7 @@ class _Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         self._heartbeat.begin(self._seed)
         try:
-            return self.env.step(action)
+            return self._step(action)
         finally:
             self._heartbeat.end()
 

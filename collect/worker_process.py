@@ -74,10 +74,14 @@ class WorkerProcess:
         self.connection.close()
         return ended if status is None else status
 
-    def wait(self) -> int:
-        """Its exit status, once it has ended by itself; its connection is at its end already."""
+    def wait(self, seconds: float | None = None) -> int:
+        """Its exit status, once it has ended by itself; after so many seconds it is ended."""
         self.connection.close()
-        return self._process.wait()
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ hangs or takes the process down is ended and replaced; only the episode at fault
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ from retold.schemas.errors import EnvironmentFailure, RetoldError
 
 _POLL_SECONDS = 0.2
 _AHEAD = 2
-"""Episodes that a worker is given for each of its environments before it has answered."""
+"""Episodes that are taken on for each environment before they are answered."""
 _MOST_DEATHS = 3
 """Workers that may die outside of any environment before collecting stops."""
 
@@ -40,11 +41,13 @@ class WorkerPool:
         self._timeout_seconds = timeout_seconds
         self._assignments: Iterator[EpisodeAssignment] | None = None
         """None before anything is played."""
-        self._again: deque[EpisodeAssignment] = deque()
-        """Episodes that were under way in a worker that was ended for another one's sake."""
+        self._reserve: deque[EpisodeAssignment] = deque()
+        """Episodes that are taken on, and given to nobody yet."""
+        self._most_taken = _AHEAD * environments
         self._deaths = 0
         shares = [environments // workers + (i < environments % workers) for i in range(workers)]
         self._workers = [_Worker(setup, share) for share in shares]
+        self._dismissed: list[_Worker] = []
 
     def __enter__(self) -> Self:
         return self
@@ -52,6 +55,8 @@ class WorkerPool:
     def __exit__(self, *error: object) -> None:
         for worker in self._workers:
             worker.process.kill()
+        for worker in self._dismissed:
+            worker.process.wait(self._timeout_seconds)
 
     def wait_until_ready(self) -> None:
         """Wait until all have made their environments; `play` does not need it.
@@ -76,14 +81,10 @@ class WorkerPool:
             RetoldError: a worker failed at something that is no environment's fault.
         """
         self._assignments = assignments
-        for worker in self._workers:
-            self._give_first(worker)
+        for worker in list(self._workers):
+            self._give(worker)
         while self._workers and not is_stopped():
             yield from self._wait()
-
-    def _give_first(self, worker: "_Worker") -> None:
-        for _ in range(_AHEAD * worker.environments):
-            self._give(worker)
 
     def _wait(self) -> Iterator[Outcome]:
         """What has finished since, after a while at most."""
@@ -97,22 +98,45 @@ class WorkerPool:
                 )
 
     def _give(self, worker: "_Worker") -> None:
-        if worker.is_told_to_end or self._assignments is None:
-            return
-        assignment = self._again.popleft() if self._again else next(self._assignments, None)
-        if assignment is None:
-            worker.is_told_to_end = True
-        else:
-            worker.given[assignment.index] = assignment
-        worker.process.connection.send(assignment)
+        """Let a worker know what to play next, or that there is nothing more.
+
+        It gets ahead of what it plays, so that it never waits for us, but less as the reserve runs
+        out: so all workers end at about the same time.
+        """
+        while not worker.is_told_to_end:
+            self._take_on()
+            ahead = 1 + len(self._reserve) // (2 * len(self._workers))
+            if len(worker.given) >= worker.at_once + ahead:
+                return
+            assignment = self._reserve.popleft() if self._reserve else None
+            if assignment is None:
+                worker.is_told_to_end = True
+            else:
+                worker.given[assignment.index] = assignment
+            try:
+                worker.process.connection.send(assignment)
+            except (BrokenPipeError, ConnectionResetError):
+                return  # it has died: the next receive says so
+        if not worker.given:
+            self._dismiss(worker)
+
+    def _dismiss(self, worker: "_Worker") -> None:
+        """Listen to a worker no more, which takes a while to end its process."""
+        self._workers.remove(worker)
+        self._dismissed.append(worker)
+
+    def _take_on(self) -> None:
+        """Fill the reserve, as far as not too much is taken on."""
+        assert self._assignments is not None
+        taken = len(self._reserve) + sum(len(worker.given) for worker in self._workers)
+        self._reserve.extend(islice(self._assignments, max(0, self._most_taken - taken)))
 
     def _receive(self, worker: "_Worker") -> Iterator[Outcome]:
         try:
             outcome = worker.process.connection.recv()
         except (EOFError, ConnectionResetError):
             if worker.is_told_to_end and not worker.given:
-                worker.process.wait()
-                self._workers.remove(worker)
+                self._dismiss(worker)
             else:
                 yield from self._replace(worker, "ended its process")
             return
@@ -122,10 +146,7 @@ class WorkerPool:
         if isinstance(outcome, RetoldError):
             raise outcome
         del worker.given[outcome.assignment.index]
-        try:
-            self._give(worker)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # it has died: the next receive says so
+        self._give(worker)
         yield outcome
 
     def _replace(self, worker: "_Worker", what: str) -> Iterator[Outcome]:
@@ -137,7 +158,7 @@ class WorkerPool:
             if busy is not None and assignment.seed == busy[1]:
                 yield DroppedEpisode(assignment, self._describe(assignment, what))
             else:
-                self._again.append(assignment)
+                self._reserve.appendleft(assignment)
         if busy is None:
             self._deaths += 1
             if self._deaths >= _MOST_DEATHS:
@@ -148,7 +169,8 @@ class WorkerPool:
                 )
         fresh = _Worker(self._setup, worker.environments)
         self._workers.append(fresh)
-        self._give_first(fresh)
+        if self._assignments is not None:
+            self._give(fresh)
 
     def _describe(self, assignment: EpisodeAssignment, what: str) -> str:
         return (
@@ -181,6 +203,8 @@ class _Worker:
 
     def __init__(self, setup: PlaySetup, environments: int) -> None:
         self.environments = environments
+        # Random actions are asked of nobody: such episodes are played one after the other.
+        self.at_once = 1 if setup.policy == "random" else environments
         self.process = WorkerProcess(f"{__name__}:work", setup, environments)
         self.given: dict[int, EpisodeAssignment] = {}
         self.is_ready = False

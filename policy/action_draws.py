@@ -21,8 +21,8 @@ def random_action(codec: ActionCodec, rng: np.random.Generator) -> Any:
     return codec.decode(rng.uniform(-1, 1, codec.size))
 
 
-def random_actions(codec: ActionCodec, rng: np.random.Generator) -> Iterator[Any]:
-    """Endless random actions, the same as from `random_action`, but drawn many at a time."""
+def random_blocks(codec: ActionCodec, rng: np.random.Generator) -> Iterator[NDArray[Any]]:
+    """Endless `[block, ...]` of random actions, the same as from `random_action` one by one."""
     low, high = np.asarray(codec.low), np.asarray(codec.high)
     while True:
         if codec.kind == "choice":
@@ -34,7 +34,7 @@ def random_actions(codec: ActionCodec, rng: np.random.Generator) -> Iterator[Any
         else:
             numbers = rng.uniform(-1, 1, (_BLOCK, codec.size))
             values = np.clip(low + (numbers + 1) / 2 * (high - low), low, high)
-        yield from values.reshape(_BLOCK, *codec.shape).astype(codec.dtype)
+        yield values.reshape(_BLOCK, *codec.shape).astype(codec.dtype)
 
 
 def draw_action(

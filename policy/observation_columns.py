@@ -60,6 +60,19 @@ class ArrayColumn:
         self._rows[self._count] = value
         self._count += 1
 
+    def extend(self, values: NDArray[Any]) -> None:
+        """Copy `[rows, ...]` of the declared shape and dtype."""
+        assert values.dtype == self._dtype and values.shape[1:] == self._shape, values.shape
+        end = self._count + len(values)
+        while end > len(self._rows):
+            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
+        self._rows[self._count : end] = values
+        self._count = end
+
+    def cut(self, count: int) -> None:
+        """Forget all rows but the first `count`."""
+        self._count = min(self._count, count)
+
     @property
     def last(self) -> Any:
         """The row that was appended last; a view."""
@@ -117,25 +130,17 @@ class ObservationColumns:
     def __init__(self, space: Space) -> None:
         self._places = tuple(_find_places(space, "observation", ()))
         self._columns = tuple(column for column, _ in self._places)
-        first, keys = self._places[0] if self._places else (None, ())
-        self._append_only: Callable[[Any], None] | None = None
-        if first is not None and len(self._places) == 1 and not keys:
-            self._append_only = first.append
+        self.append: Callable[[Any], None] = self._append_leaves
+        """Keeps a copy of an observation's leaves; a `WrongValue` says which is wrong, and how."""
+        if len(self._places) == 1 and not self._places[0][1]:
+            self.append = self._columns[0].append
 
     def clear(self) -> None:
         """A new episode begins."""
         for column in self._columns:
             column.clear()
 
-    def append(self, observation: Any) -> None:
-        """Keep a copy of an observation's leaves.
-
-        Raises:
-            WrongValue: says which leaf is wrong, and how.
-        """
-        if self._append_only is not None:
-            self._append_only(observation)
-            return
+    def _append_leaves(self, observation: Any) -> None:
         for column, keys in self._places:
             value = observation
             for key in keys:

@@ -6,10 +6,9 @@ not depend on how many environments run. An environment that fails is replaced w
 replacement, and its episode dropped: nothing of it is returned.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from math import isfinite
 from typing import Any
 
 import gymnasium
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retold.policy.acting import Actor
-from retold.policy.action_draws import draw_action, random_action, random_actions
+from retold.policy.action_draws import draw_action, random_action, random_blocks
 from retold.policy.actions import make_action_codec
 from retold.policy.observation_columns import ArrayColumn, ObservationColumns, WrongValue
 from retold.schemas.dataset_schema import DatasetSchema
@@ -28,8 +27,6 @@ from retold.schemas.identity import random_stream
 from retold.schemas.spaces import find_invalid
 
 _NUMBERS = (float, int, np.generic)
-_TURN = 32
-"""Transitions of an episode before the next one's turn, where nobody is asked about actions."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ class _Slot:
         self._choice = choice
         index = assignment.index
         self._act_rng = random_stream(choice.run_seed, f"{choice.stage} act", index)
-        self._random_actions = random_actions(self._codec, self._act_rng)
+        self._random_blocks = random_blocks(self._codec, self._act_rng)
         self._explore_rng = random_stream(choice.run_seed, f"{choice.stage} explore", index)
         self._epsilon_scale = self._explore_rng.random() if choice.exploration.is_scaled else 1.0
         self._observations.clear()
@@ -130,7 +127,7 @@ class _Slot:
     def choose(self, numbers: NDArray[np.float64] | None) -> Any:
         """The next action, out of what the actor says of it."""
         if numbers is None:
-            return next(self._random_actions)
+            return random_action(self._codec, self._act_rng)
         step = self._length
         epsilon = self._choice.exploration.epsilon(step, self.assignment.index)
         epsilon *= self._epsilon_scale
@@ -144,18 +141,28 @@ class _Slot:
         return self._observations.last()
 
     def play_on(self) -> bool:
-        """Some random transitions in a row; whether the episode is over."""
-        for value in islice(self._random_actions, _TURN):
-            if self.play(value):
-                return True
-        return False
+        """A block of random transitions; whether the episode is over."""
+        block = next(self._random_blocks)
+        self._actions.extend(block)
+        return any(map(self._step, block))
 
     def play(self, value: Any) -> bool:
         """One transition; whether the episode is over."""
+        self._actions.append(value)
+        is_over = self._step(value)
+        if not self.actor.forgets:
+            reward, *_, reset = self._outcomes[-1]
+            leaves = {self._actions.path: self._actions.last}
+            self.actor.record(self.number, leaves, reward, reset)
+        return is_over
+
+    def _step(self, value: Any) -> bool:
+        """Keep what comes of an action; whether the episode is over."""
         try:
             observation, reward, terminated, truncated, facts = self.environment.step(value)
             self._observations.append(observation)
-            reward = _check_outcome(reward, terminated, truncated)
+            if type(reward) is not float or not isfinite(reward) or (terminated and truncated):
+                reward = _check_outcome(reward, terminated, truncated)
             terminated, truncated = bool(terminated), bool(truncated)
             reset = bool(facts["reset"])
             has_ended = bool(facts["environment_terminated"])
@@ -164,15 +171,11 @@ class _Slot:
             self._success = facts["success"]
         except Exception as error:
             raise self._failure(error) from error
-        self._actions.append(value)
         self._outcomes.append((reward, terminated, truncated, has_ended, reset))
         if self._instruction and reward:
             self.progress += 1
             self._completed.append(self._length)
         self._length += 1
-        if not self.actor.forgets:
-            leaves = {self._actions.path: self._actions.last}
-            self.actor.record(self.number, leaves, reward, reset)
         return terminated or truncated
 
     def finish(self) -> FinishedEpisode:
@@ -187,6 +190,7 @@ class _Slot:
     def _stack(self) -> FinishedEpisode:
         reward, terminated, truncated, has_ended, reset = zip(*self._outcomes, strict=True)
         table = np.array(self._events, np.uint32).reshape(-1, 2)
+        self._actions.cut(self._length)  # the last block was longer
         return FinishedEpisode(
             assignment=self.assignment,
             policy_id=self.actor.policy_id,
@@ -219,8 +223,8 @@ class _Slot:
 
 
 def _check_outcome(reward: Any, terminated: Any, truncated: Any) -> float:
-    is_number = type(reward) is float or isinstance(reward, _NUMBERS)
-    if not is_number or not math.isfinite(reward) or (terminated and truncated):
+    is_number = isinstance(reward, _NUMBERS)
+    if not is_number or not isfinite(reward) or (terminated and truncated):
         raise WrongValue(
             f"reward {reward}, terminated {terminated} and truncated {truncated}; a reward is one "
             f"finite number and at most one flag is set"
@@ -295,7 +299,12 @@ def roll_out_or_drop(
         return DroppedEpisode(slot.assignment, str(failure))
 
     while True:
-        while idle and (assignment := next(assignments, None)) is not None:
+        # Where nobody is asked about actions, episodes in turn are as good, and nearer to the cache.
+        while (
+            idle
+            and not (running and running[0].actor.forgets)
+            and (assignment := next(assignments, None)) is not None
+        ):
             slot = idle.pop()
             try:
                 slot.begin(assignment, newest_actor(), choice)
