@@ -78,6 +78,8 @@ def entropy(codec: ActionCodec, outputs: Tensor) -> Tensor:
 
 def acting_numbers(codec: ActionCodec, outputs: Tensor) -> Tensor:
     """What acting needs: probabilities side by side, or means and spreads before the tanh."""
+    if codec.kind == "choice":
+        return outputs.softmax(-1)
     if codec.counts:
         return torch.cat(
             [logits.softmax(-1) for logits in torch.split(outputs, list(codec.counts), -1)], -1

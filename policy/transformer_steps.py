@@ -66,10 +66,10 @@ class TransformerSteps:
         return normed(x, self._norm)
 
     def _mask(self, steps: Tensor, used: int) -> Tensor:
-        """`[batch * heads, used]`: -inf where an episode has not been yet, 0 elsewhere."""
+        """`[batch * heads, 1, used]`: -inf where an episode has not been yet, 0 elsewhere."""
         is_ahead = torch.arange(used) > steps[:, None]
         mask = torch.zeros(is_ahead.shape).masked_fill_(is_ahead, float("-inf"))
-        return mask.repeat_interleave(self._heads, 0)
+        return mask.repeat_interleave(self._heads, 0)[:, None]
 
     def _turns_of(self, steps: Tensor, last: int) -> Tensor:
         """`[batch, 1, 1, features / 2]`, complex: what queries and keys are multiplied by."""
@@ -142,10 +142,10 @@ class _BlockSteps:
     def _attend(self, memory: Tensor, mask: Tensor | None) -> None:
         keys, values = memory.unbind()
         self._queries.copy_(self._query)
-        scores = torch.bmm(keys, self._queries_by_head).squeeze(-1)
+        scores = torch.bmm(self._queries_by_head, keys.transpose(1, 2))
         if mask is not None:
             scores += mask
-        torch.bmm(scores.softmax(-1).unsqueeze(1), values, out=self._attended_by_head)
+        torch.bmm(scores.softmax(-1), values, out=self._attended_by_head)
 
     def _reserve(self, rows: int) -> None:
         """Where the numbers of so many rows lie on their way through the block."""
@@ -156,6 +156,6 @@ class _BlockSteps:
         pairs = projected[:, :2].view(rows, 2, heads, features // 2, 2)
         self._pairs = torch.view_as_complex(pairs)
         self._queries = torch.empty(rows, heads, features)
-        self._queries_by_head = self._queries.view(rows * heads, features, 1)
+        self._queries_by_head = self._queries.view(rows * heads, 1, features)
         self._attended = torch.empty(rows, heads * features)
         self._attended_by_head = self._attended.view(rows * heads, 1, features)

@@ -54,8 +54,9 @@ class TMaze(gymnasium.Env[NDArray[np.float32], np.int64]):
         self, action: np.int64 | int
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Move right, up, left or down; up and down only count at the corridor's end."""
+        action = int(action)
         is_free = action == RIGHT or (self._cue_x < 0 and self._step == 0 and action == LEFT)
-        self._move(int(action))
+        self._move(action)
         self._step += 1
         is_last = self._step == self._limit or bool(self._slack and self._y)
         success = self._x == self._corridor and self._y == self._cue
