@@ -15,7 +15,7 @@ from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath, split_snapshot
 from retold.dataset.reader import DatasetReader
 from retold.dataset.schema_file import read_schema
-from retold.dataset.shard_files import ShardFiles, fetch_whole
+from retold.dataset.shard_files import ShardFiles, hold_in_turn
 from retold.dataset.shard_reader import ShardReader
 from retold.dataset.snapshot_names import find_snapshot
 from retold.dataset.table import record_from_row
@@ -64,18 +64,16 @@ def _audit_shards(
             damaged.add(schema)
             yield _finding(log.path, error)
     sound: list[ShardEntry] = []
-    for entry in entries:
-        findings = list(_audit_files(ShardFiles(log.path, entry)))
+    for files in hold_in_turn([ShardFiles(log.path, entry) for entry in entries]):
+        findings = list(_audit_files(files))
         yield from findings
-        if not findings and entry.schema not in damaged:
-            sound.append(entry)
+        if not findings and files.entry.schema not in damaged:
+            sound.append(files.entry)
     with DatasetReader(log, snapshot, sources, shards=sound) as reader:
         yield from _audit_ids(reader)
-        for entry in sound:
-            shard = reader.shard_reader(entry.shard_id)
+        for shard in hold_in_turn([reader.shard_reader(entry.shard_id) for entry in sound]):
             try:
-                with fetch_whole([shard]):
-                    yield from _audit_episodes(reader, shard)
+                yield from _audit_episodes(reader, shard)
             except RetoldError as error:
                 yield _finding(shard.path, error)
 
@@ -83,11 +81,10 @@ def _audit_shards(
 def _audit_files(shard: ShardFiles) -> Iterator[Finding]:
     """Every file against its hash, and the counts of commit, manifest and table against each other."""
     try:
-        with fetch_whole([shard]):
-            damaged = list(shard.damaged_files())
+        stored = walk_files(shard.path)
+        damaged = list(shard.damaged_files(stored))
         for name, what in damaged:
             yield Finding(where=str(shard.path / name), what=what, todo=RESTORE)
-        stored = walk_files(shard.path)
         for name in sorted(stored.keys() - {"manifest.json", *shard.files}):
             yield Finding(
                 where=str(shard.path / name),

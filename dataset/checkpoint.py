@@ -7,7 +7,7 @@ theirs, and whatever does not fit is ignored.
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -233,19 +233,18 @@ def write_checkpoint(
     replace_atomically(path_inside(folder, f"{stem}.json"), seal_json(content))
 
 
-def shards_of_checkpoint_fit(checkpoint: Checkpoint, dataset: DatasetPath) -> bool:
-    """Whether the rows of a checkpoint are those of the shards that are still there."""
-    for entry in checkpoint.shards:
-        files = ShardFiles(dataset, entry)
-        if not files.path.is_dir():
-            continue
-        try:
-            table = files.table
-        except RetoldError:  # the shard's own finding
-            continue
-        if not table.equals(checkpoint.shard_tables[entry.shard_id]):
-            return False
-    return True
+def rows_of_checkpoint_fit(checkpoint: Checkpoint, tables: Mapping[str, pa.Table]) -> bool:
+    """Whether the rows of a checkpoint are those of its shards.
+
+    Args:
+        checkpoint: whose rows.
+        tables: episode tables by shard id; shards without one are not looked at.
+    """
+    return all(
+        tables[entry.shard_id].equals(checkpoint.shard_tables[entry.shard_id])
+        for entry in checkpoint.shards
+        if entry.shard_id in tables
+    )
 
 
 def manifests_of_checkpoint_fit(checkpoint: Checkpoint) -> bool:

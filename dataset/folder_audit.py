@@ -1,20 +1,24 @@
 """What the structural audit asks of everything beside live shards: leftovers, pins, derived files."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
 
 from retold.dataset.checkpoint import (
     list_checkpoints,
     manifests_of_checkpoint_fit,
     read_checkpoint,
-    shards_of_checkpoint_fit,
+    rows_of_checkpoint_fit,
 )
 from retold.dataset.commit_files import commit_path, read_latest
 from retold.dataset.files import list_names
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath, find_link, path_inside
 from retold.dataset.pins import read_pin
+from retold.dataset.shard_files import ShardFiles, fetch_ahead
 from retold.dataset.shard_place import list_shards
+from retold.schemas.commit import ShardEntry
 from retold.schemas.errors import RetoldError
 from retold.schemas.findings import Finding
 
@@ -98,10 +102,40 @@ def _audit_pins(log: CommitLog) -> Iterator[Finding]:
             )
 
 
+class _ShardTables:
+    """Episode tables of shards that are there, for one checkpoint after the other.
+
+    Checkpoints that follow each other share most of their shards, so each is read once.
+    """
+
+    def __init__(self, dataset: DatasetPath) -> None:
+        self._dataset = dataset
+        self._present = {place.partition("/")[2] for place in list_shards(dataset)}
+        self._tables: dict[str, pa.Table | None] = {}
+
+    def of(self, shards: Sequence[ShardEntry]) -> dict[str, pa.Table]:
+        """Tables by shard id; without those that are gone, or damaged, which is their own finding."""
+        present = [entry for entry in shards if entry.shard_id in self._present]
+        files = [ShardFiles(self._dataset, e) for e in present if e.shard_id not in self._tables]
+        fetch_ahead(files, ["episodes.parquet"])
+        read = {shard.entry.shard_id: _table_of(shard) for shard in files}
+        known = self._tables | read
+        self._tables = {entry.shard_id: known[entry.shard_id] for entry in present}
+        return {shard_id: table for shard_id, table in self._tables.items() if table is not None}
+
+
+def _table_of(shard: ShardFiles) -> pa.Table | None:
+    try:
+        return shard.table
+    except RetoldError:
+        return None
+
+
 def _audit_checkpoints(log: CommitLog) -> Iterator[Finding]:
+    tables = _ShardTables(log.path)
     for number in list_checkpoints(log.path):
         path = log.path / "checkpoints" / f"{number:08d}"
-        fault = _checkpoint_fault(log, number)
+        fault = _checkpoint_fault(log, number, tables)
         if fault is not None:
             yield Finding(
                 where=f"{path}.json and {path}.parquet and {path}.files.parquet",
@@ -111,7 +145,7 @@ def _audit_checkpoints(log: CommitLog) -> Iterator[Finding]:
             )
 
 
-def _checkpoint_fault(log: CommitLog, number: int) -> str | None:
+def _checkpoint_fault(log: CommitLog, number: int, tables: _ShardTables) -> str | None:
     try:
         checkpoint = read_checkpoint(log.path, number)
         if checkpoint.snapshot != log.snapshot(number):
@@ -120,7 +154,7 @@ def _checkpoint_fault(log: CommitLog, number: int) -> str | None:
             return "this checkpoint has other shards than its commit"
         if checkpoint.ages not in (None, log.ages(number)):
             return "this checkpoint has other ages of shards than its commits"
-        if not shards_of_checkpoint_fit(checkpoint, log.path):
+        if not rows_of_checkpoint_fit(checkpoint, tables.of(checkpoint.shards)):
             return "its rows differ"
         if not manifests_of_checkpoint_fit(checkpoint):
             return "its table of files is missing, damaged or another one"

@@ -11,7 +11,7 @@ from pathlib import Path
 from retold.dataset.commit_files import commit_path
 from retold.dataset.dataset_file import create_dataset
 from retold.dataset.derive import copy_shard, refuse_existing
-from retold.dataset.files import create_exclusively, sync_folder, write_durably
+from retold.dataset.files import create_exclusively, sync_folder, walk_files, write_durably
 from retold.dataset.log import CommitLog
 from retold.dataset.paths import DatasetPath
 from retold.dataset.reader import DatasetReader
@@ -134,7 +134,7 @@ def _save_shards(
             schema = read_schema(dataset, entry.schema)
             shard = ShardReader(dataset, entry, schema)
             _mend_manifest(shard, left)
-            if any(shard.damaged_files()):
+            if any(shard.damaged_files(walk_files(shard.path))):
                 yield from _save_episodes(sound, shard, part, left)
             else:
                 yield copy_shard(shard, part)
@@ -165,7 +165,7 @@ def _save_episodes(
     sound: SoundLog, shard: ShardReader, part: DatasetPath, left: list[str]
 ) -> Iterator[ShardEntry]:
     """Write the episodes of a damaged shard that can be read whole into a new shard."""
-    for name, what in shard.damaged_files():
+    for name, what in shard.damaged_files(walk_files(shard.path)):
         left.append(f"{shard.path / name}: {what}")
     log = CommitLog(shard.dataset, sound.dataset_id)
     with DatasetReader(log, sound.snapshot, {}, shards=[shard.entry], piecewise=True) as reader:

@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from retold.dataset.files import hash_file, walk_files
+from retold.dataset.files import hash_file
 from retold.dataset.paths import DatasetPath, is_plain_path, path_inside
 from retold.dataset.remote_path import RemotePath
 from retold.dataset.table import TABLE_SCHEMA, read_table
@@ -19,9 +20,10 @@ from retold.schemas.errors import FormatError
 from retold.schemas.manifest import FileEntry, Manifest, check_format_version
 
 _RESTORE = "Find all damage with `retold audit`, and restore the file from a copy of the dataset"
-
-
+_HELD_BYTES = 64_000_000
 _IDS = pa.schema([TABLE_SCHEMA.field("episode_id")])
+
+AnyShard = TypeVar("AnyShard", bound="ShardFiles")
 
 
 class ShardFiles:
@@ -111,9 +113,12 @@ class ShardFiles:
             raise FormatError(f"{self.path / name}: it was changed (its hash differs). {_RESTORE}.")
         return content
 
-    def damaged_files(self) -> Iterator[tuple[str, str]]:
-        """Files that differ from the manifest, with what is wrong."""
-        stored = walk_files(self.path)
+    def damaged_files(self, stored: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        """Files that differ from the manifest, with what is wrong.
+
+        Args:
+            stored: the files that are there, with their bytes.
+        """
         for name, file in self.files.items():
             path = self.path / name
             if path.is_symlink() or name not in stored:
@@ -213,14 +218,30 @@ def fetch_whole(shards: Sequence[ShardFiles], *, share_equal: bool = False) -> I
             shard.whole.clear()
 
 
+def hold_in_turn(shards: Sequence[AnyShard]) -> Iterator[AnyShard]:
+    """Each shard of one dataset while its files are in memory, some shards at a time, if on a store."""
+    batch: list[AnyShard] = []
+    held = 0
+    for shard in shards:
+        if batch and held + shard.entry.bytes > _HELD_BYTES:
+            with fetch_whole(batch):
+                yield from batch
+            batch, held = [], 0
+        batch.append(shard)
+        held += shard.entry.bytes
+    with fetch_whole(batch):
+        yield from batch
+
+
 def _hold(dataset: RemotePath, shards: Sequence[ShardFiles], share_equal: bool) -> None:
     asked: dict[str, str] = {}
     files = []
     for shard in shards:
-        for name, file in shard.files.items():
-            path = f"{shard.place}/{name}"
-            asked.setdefault(file.sha256 if share_equal else path, path)
-            files.append((shard, name, file.sha256 if share_equal else path))
+        with suppress(FormatError):  # whoever reads the manifest says so
+            for name, file in shard.files.items():
+                path = f"{shard.place}/{name}"
+                asked.setdefault(file.sha256 if share_equal else path, path)
+                files.append((shard, name, file.sha256 if share_equal else path))
     found = dataset.read_files(list(asked.values()))
     # One that is damaged stands for none but itself: the others are read where they are.
     lost = {key for key, path in asked.items() if path not in found}

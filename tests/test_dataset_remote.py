@@ -240,6 +240,11 @@ def test_a_dataset_at_a_url_is_changed_repaired_and_pinned(
         assert len(reader) == 14 and reader.lengths.sum() > 0
     # The checkpoint, what came after it, the schema: not three files of each of 14 shards.
     assert len(server.take_requests()) < 30
+    assert audit_structure(place) == []
+    read = Counter(path for method, path, _ in server.take_requests() if method == "GET")
+    # Checksums first, then episodes; tables for the ids and the checkpoint, too.
+    assert max(count for path, count in read.items() if "/shards/" in path) == 4
+    assert max(count for path, count in read.items() if "/arrays/" in path) == 2
     evict(EvictConfig(dataset=place, episodes=10))
     assert len(server.take_requests()) < 25  # of the log only what is after the checkpoint
     (place / "LATEST").unlink()  # only a hint
