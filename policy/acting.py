@@ -87,9 +87,8 @@ class PolicyActor:
             check_target_return(policy.architecture.objective, target_return)
         self.policy_id = policy_id
         self.update = update
-        policy = copy.deepcopy(policy).eval()
         self._folded = FoldedPolicy(policy, slots)
-        self._rows = StepRows(policy.timestep_encoder, policy.schema, slots)
+        self._rows = StepRows(copy.deepcopy(policy.timestep_encoder), policy.schema, slots)
         self._goes_on = policy.architecture.context == "history"
         self._sees_return = policy.architecture.sees_return
         self._kept_target = float(policy.target_return) if self._sees_return else 0.0
@@ -116,7 +115,7 @@ class PolicyActor:
         with torch.inference_mode():
             known = self._rows.known(some)
             numbers = self._folded.advance(known, place if some is None else place[order], some)
-        return numbers if list(slots) == order else numbers[np.searchsorted(order, slots)]
+        return numbers[list(slots) if some is None else np.searchsorted(order, slots)]
 
     def record(self, slot: int, action: Leaves, reward: float, reset: bool) -> None:
         """Remember a transition."""

@@ -19,17 +19,32 @@ class FoldedLinear:
         # Few rows times a weight that lies by inputs take two thirds of the time.
         self._weight = weight.detach().t().clone(memory_format=torch.contiguous_format)
         self._bias = bias.detach().clone()
-        self._output = self._weight.new_empty(0, len(weight))
+        self.reserve(1)
 
     def __call__(self, x: Tensor) -> Tensor:
         """`[rows, outputs]`."""
-        return torch.addmm(self._bias, x, self._weight, out=self.reserve(len(x)))
+        if x.shape[0] != self._rows:
+            self.reserve(x.shape[0])
+        return torch.addmm(self._biases, x, self._weight, out=self._output)
 
     def reserve(self, rows: int) -> Tensor:
         """`[rows, outputs]`: where so many rows will be written to."""
-        if len(self._output) != rows:
-            self._output = self._weight.new_empty(rows, len(self._bias))
+        self._rows = rows
+        self._biases = self._bias.expand(rows, -1)
+        self._output = torch.empty_like(self._biases, memory_format=torch.contiguous_format)
         return self._output
+
+
+class FoldedNorm:
+    """A layer's norm; a module's call takes three times as long."""
+
+    def __init__(self, norm: nn.LayerNorm) -> None:
+        self._weight, self._bias = norm.weight.detach().clone(), norm.bias.detach().clone()
+        self._shape = self._weight.shape
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`[rows, features]`."""
+        return torch.layer_norm(x, self._shape, self._weight, self._bias)
 
 
 class FoldedStack:
@@ -46,20 +61,7 @@ class FoldedStack:
         return self._last(x)
 
 
-def fold_linear(layer: nn.Linear, norm: nn.LayerNorm | None = None) -> FoldedLinear:
-    """A layer, and the weights of the norm before it: of that only `normed` is left to do."""
-    return FoldedLinear(*fold_norm(weight_of(layer), layer.bias, norm))
-
-
-def fold_norm(weight: Tensor, bias: Tensor, norm: nn.LayerNorm | None) -> tuple[Tensor, Tensor]:
-    """Weight `[outputs, inputs]` and bias of a linear layer, with the weights of the norm before it."""
-    if norm is None:
-        return weight, bias
-    return weight * norm.weight, bias + weight @ norm.bias
-
-
-def normed(x: Tensor, norm: nn.LayerNorm | None = None) -> Tensor:
-    """`[rows, features]` after a norm, or after one without weights; a module's call takes longer."""
-    if norm is None:
-        return torch.layer_norm(x, x.shape[-1:])
-    return torch.layer_norm(x, x.shape[-1:], norm.weight, norm.bias)
+def fold_linear(layer: nn.Module) -> FoldedLinear:
+    """A linear layer, of learned spectral norm or not."""
+    assert isinstance(layer, nn.Linear), layer
+    return FoldedLinear(weight_of(layer), layer.bias)

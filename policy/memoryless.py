@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from retold.policy.architecture import ArchitectureConfig
-from retold.policy.folding import fold_linear, normed
+from retold.policy.folding import FoldedNorm, fold_linear
 
 
 class MemorylessEncoder(nn.Module):
@@ -41,22 +41,18 @@ class MemorylessSteps:
     """The blocks, folded."""
 
     def __init__(self, encoder: MemorylessEncoder) -> None:
+        layers = zip(encoder.norms, encoder.hidden, encoder.output, strict=True)
         self._blocks = [
-            (
-                fold_linear(cast(nn.Linear, hidden), cast(nn.LayerNorm, norm)),
-                fold_linear(cast(nn.Linear, output)),
-            )
-            for norm, hidden, output in zip(
-                encoder.norms, encoder.hidden, encoder.output, strict=True
-            )
+            (FoldedNorm(cast(nn.LayerNorm, norm)), fold_linear(hidden), fold_linear(output))
+            for norm, hidden, output in layers
         ]
-        self._norm = encoder.norm
+        self._norm = FoldedNorm(encoder.norm)
 
     def clear(self, slot: int) -> None:
         """Nothing to forget."""
 
     def advance(self, x: Tensor, step: NDArray[np.int64], slots: Tensor | None) -> Tensor:
         """`[batch, features]`."""
-        for hidden, output in self._blocks:
-            x = x + output(F.leaky_relu_(hidden(normed(x))))
-        return normed(x, self._norm)
+        for norm, hidden, output in self._blocks:
+            x = x + output(F.leaky_relu_(hidden(norm(x))))
+        return self._norm(x)

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from retold.policy.architecture import ArchitectureConfig
-from retold.policy.folding import normed
 
 
 class RecurrentEncoder(nn.Module):
@@ -56,4 +55,5 @@ class RecurrentSteps:
         before = self._hidden[:, rows].contiguous()
         remembered, hidden = self._encoder.gru(x[:, None], before)
         self._hidden[:, rows] = hidden
-        return normed(x + remembered[:, 0], self._encoder.norm)
+        encoded: Tensor = self._encoder.norm(x + remembered[:, 0])
+        return encoded

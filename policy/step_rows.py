@@ -26,7 +26,8 @@ class StepRows:
         self._encoder = encoder
         self._most_goals = max(task.max_instruction_length for task in schema.tasks)
         columns = encoder.columns
-        self._center, self._factor, self._limit = (part.numpy() for part in encoder.units())
+        self._center, self._factor, self._most = (part.numpy() for part in encoder.units())
+        self._least = -self._most
         self._raw = np.zeros((slots, columns.size), np.float32)
         self._rows = np.zeros_like(self._raw)
         self._raw_tensor, self._rows_tensor = map(torch.from_numpy, (self._raw, self._rows))
@@ -42,7 +43,6 @@ class StepRows:
         self._null = self._raw[:, columns.null]
         self._null[:] = 1
         self._reward = self._raw[:, columns.reward]
-        self._sees_return = columns.return_to_go is not None
         self.return_to_go = (
             np.zeros(slots, np.float32)
             if columns.return_to_go is None
@@ -55,6 +55,7 @@ class StepRows:
         self._instruction = np.zeros((slots, max(1, self._most_goals)), np.int64)
         self._progress = np.zeros(slots, np.int64)
         self._is_told = np.zeros(slots, np.bool_)
+        self._is_instructed = not encoder.instruction.is_empty
 
     def begin(self, slot: int, instruction: tuple[int, ...], target_return: float) -> None:
         """An episode starts, as an attempt of the one before unless that is forgotten."""
@@ -98,15 +99,15 @@ class StepRows:
                 self._raw_tensor[:, columns] = encoder(rows)
             else:
                 self._raw_tensor[slots, columns] = encoder(rows[slots])
-        if not self._encoder.instruction.is_empty and not self._is_told.all():
+        if self._is_instructed and not self._is_told.all():
             self._tell()
         self._action_vector[:] = self._vectors()
         self._action_vector *= self.has_previous[:, None]
         np.divide(self.step, self._encoder.horizon, out=self._share)
         np.subtract(self._raw, self._center, out=self._rows)
         np.multiply(self._rows, self._factor, out=self._rows)
-        np.minimum(self._rows, self._limit, out=self._rows)
-        np.maximum(self._rows, -self._limit, out=self._rows)
+        np.minimum(self._rows, self._most, out=self._rows)
+        np.maximum(self._rows, self._least, out=self._rows)
         return self._rows_tensor if slots is None else self._rows_tensor[slots]
 
     def _lay(self, leaf: Leaf, slots: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from retold.policy.architecture import ArchitectureConfig
 from retold.policy.attention import rotary_angles
-from retold.policy.folding import FoldedLinear, fold_linear, fold_norm, normed
+from retold.policy.folding import FoldedLinear, FoldedNorm, fold_linear
 from retold.policy.transformer_block import TransformerBlock
 
 _FIRST_TURNS = 128
@@ -39,7 +39,7 @@ class TransformerSteps:
         memory = torch.zeros(sizes)
         self._flat = memory.flatten(2, 3)
         self._blocks = [_BlockSteps(*pair) for pair in zip(blocks, memory, strict=True)]
-        self._norm = norm
+        self._norm = FoldedNorm(norm)
         self._every = np.arange(slots)
         self._turns = torch.empty(0, dtype=torch.complex64)
         self._is_turned = config.positions == "rotary"
@@ -63,7 +63,7 @@ class TransformerSteps:
         whole = self._flat[:, :, :, :used].unbind() if slots is None else [None] * len(self._blocks)
         for block, memory in zip(self._blocks, whole, strict=True):
             x = block.advance(x, turn, memory)
-        return normed(x, self._norm)
+        return self._norm(x)
 
     def _mask(self, steps: Tensor, used: int) -> Tensor:
         """`[batch * heads, 1, used]`: -inf where an episode has not been yet, 0 elsewhere."""
@@ -98,7 +98,10 @@ class _BlockSteps:
 
     def __init__(self, block: TransformerBlock, memory: Tensor) -> None:
         self._activate = block.activate
-        self._after, self._narrows_normed = block.after_attention, block.hidden_norm is not None
+        self._attention_norm = FoldedNorm(block.attention_norm)
+        self._after_attention = block.after_attention and FoldedNorm(block.after_attention)
+        self._feedforward_norm = FoldedNorm(block.feedforward_norm)
+        self._hidden_norm = block.hidden_norm and FoldedNorm(block.hidden_norm)
         self._sizes = (block.heads, memory.shape[-1])
         self._memory = memory
         # [2, slots, heads, window, features] -> [slots, window, 2, heads, features]
@@ -108,13 +111,9 @@ class _BlockSteps:
         # Queries come scaled, as attention wants them.
         scale = torch.ones(len(bias))
         scale[: len(bias) // 3] = memory.shape[-1] ** -0.5
-        weight, bias = weight * scale[:, None], bias * scale
-        self._project = FoldedLinear(*fold_norm(weight, bias, block.attention_norm))
+        self._project = FoldedLinear(weight * scale[:, None], bias * scale)
         self._mix = FoldedLinear(block.mixing_weight(), block.attention_output.bias)
-        widening, narrowing = block.feedforward.values()
-        assert isinstance(widening, nn.Linear) and isinstance(narrowing, nn.Linear)
-        self._widen = fold_linear(widening, block.feedforward_norm)
-        self._narrow = fold_linear(narrowing, block.hidden_norm)
+        self._widen, self._narrow = map(fold_linear, block.feedforward.values())
         self._reserve(len(memory[0]))
 
     def advance(self, x: Tensor, turn: _Turn, memory: Tensor | None) -> Tensor:
@@ -125,9 +124,9 @@ class _BlockSteps:
             turn: of the step.
             memory: `[2, batch * heads, used, features]` of this layer, if every slot has a turn.
         """
-        if len(x) != self._rows:
-            self._reserve(len(x))
-        self._project(normed(x))
+        if x.shape[0] != self._rows:
+            self._reserve(x.shape[0])
+        self._project(self._attention_norm(x))
         if turn.turns is not None:
             self._pairs.mul_(turn.turns)
         self._places[turn.slots, turn.place] = self._key_value
@@ -135,9 +134,11 @@ class _BlockSteps:
             memory = self._memory[:, turn.slots, :, : turn.used].flatten(1, 2)
         self._attend(memory, turn.mask)
         mixed = self._mix(self._attended)
-        x = x + (mixed if self._after is None else normed(mixed, self._after))
-        hidden = self._activate(self._widen(normed(x)))
-        return x + self._narrow(normed(hidden) if self._narrows_normed else hidden)
+        x = x + (mixed if self._after_attention is None else self._after_attention(mixed))
+        hidden = self._activate(self._widen(self._feedforward_norm(x)))
+        if self._hidden_norm is not None:
+            hidden = self._hidden_norm(hidden)
+        return x + self._narrow(hidden)
 
     def _attend(self, memory: Tensor, mask: Tensor | None) -> None:
         keys, values = memory.unbind()
