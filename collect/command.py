@@ -289,14 +289,16 @@ def _follow(
 ) -> None:
     """Play on and on; while the dataset is full, either the oldest leave or nothing is played."""
     indices = (i for i in itertools.count(config.first) if i not in committed)
+
+    def until_full() -> Iterator[int]:
+        while limit is None or recorder.total_steps() < limit:
+            yield next(indices)
+
     limit = config.most_steps if config.when_full == "wait" else None
     if config.most_steps is not None and config.when_full == "evict":
         recorder.evict_beyond(config.most_steps)
     while not stopped():
-        some = itertools.takewhile(
-            lambda _: limit is None or recorder.total_steps() < limit, indices
-        )
-        recorder.record(_play(config, setup, some, None, stopped), None, stopped)
+        recorder.record(_play(config, setup, until_full(), None, stopped), None, stopped)
         recorder.flush()
         while not stopped() and limit is not None and recorder.total_steps() >= limit:
             time.sleep(_WAIT_SECONDS)

@@ -253,6 +253,8 @@ def test_a_follower_of_a_full_dataset_waits_until_episodes_leave(tmp_path: Path)
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 0
+    with DatasetReader.open(path) as reader:  # the pause has cost no episode
+        assert sorted(reader.table["index"].to_pylist()) == list(range(50, 150))
 
 
 def test_a_follower_may_evict_the_oldest(tmp_path: Path) -> None:
