@@ -15,7 +15,7 @@ from retold.cli.__main__ import main
 from retold.dataset.reader import DatasetReader
 
 RETOLD = Path(sys.executable).with_name("retold")
-EPISODES, UPDATES, ITERATIONS = 6, 4, 4
+EPISODES, UPDATES, ITERATIONS = 6, 4, 3
 LOOP = f"""
 [task]
 name = "maze"
