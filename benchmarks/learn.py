@@ -58,8 +58,13 @@ class Curve:
 
     @property
     def is_current(self) -> bool:
-        """Whether it was made by the cell as it is defined now."""
-        return bool(self.lines) and self.lines[0] == self._definition
+        """Whether it was made by the cell as it is defined now; unfinished, it may get more steps."""
+        if not self.lines:
+            return False
+        made_by = self.lines[0]
+        if self.score is None:
+            made_by = {**made_by, "most_steps": self._definition["most_steps"]}
+        return bool(made_by == self._definition)
 
     @property
     def points(self) -> list[dict[str, Any]]:
@@ -79,6 +84,12 @@ class Curve:
         self.lines = []
         self.append(self._definition)
 
+    def go_on(self) -> None:
+        """Keep the points, under the definition as it is now."""
+        lines = [self._definition, *self.lines[1:]]
+        self.path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        self.lines = lines
+
     def append(self, line: dict[str, Any]) -> None:
         """Keep one more line."""
         with self.path.open("a") as file:
@@ -96,6 +107,8 @@ class Learning:
         if not (curve.is_current and work.exists()):
             shutil.rmtree(work, ignore_errors=True)
             curve.begin()
+        else:
+            curve.go_on()
         last = curve.points[-1] if curve.points else {}
         self.round = int(last.get("round", 0))
         self._spent = (last.get("cpu_minutes", 0.0), last.get("wall_minutes", 0.0))

@@ -114,7 +114,7 @@ TASKS = (
         random=2.42,
         reference=54.2,
         bar=40.0,
-        most_steps=800_000,
+        most_steps=1_200_000,
         episodes=48,
     ),
     _key_to_door(4, 16, 80, random=2.49, reference=28.8, bar=20.0, most_steps=800_000, episodes=48),
