@@ -149,8 +149,7 @@ def _write_leaf(arrays: Path, leaf: Leaf, episodes: Sequence[Episode], profile: 
     if leaf.is_optional:
         _write_optional(arrays, leaf, episodes, profile)
         return
-    columns = [_leaf_rows(episode, leaf) for episode in episodes]
-    _write_rows(arrays / leaf.path, leaf, np.concatenate(columns), profile)
+    _write_rows(arrays / leaf.path, leaf, _leaf_rows(episodes, leaf), profile)
 
 
 def _write_rows(folder: Path, leaf: Leaf, rows: NDArray[Any], profile: Profile) -> None:
@@ -185,17 +184,32 @@ def _write_optional(
     write_array(arrays / leaf.path / "present", np.concatenate(present), profile)
 
 
-def _leaf_rows(episode: Episode, leaf: Leaf) -> NDArray[Any]:
-    """`[length + 1, ...]`: the rows of one leaf as they stand on disk."""
+def _leaf_rows(episodes: Sequence[Episode], leaf: Leaf) -> NDArray[Any]:
+    """`[sum of length + 1, ...]`: one leaf as it stands on disk, in one copy."""
+    total = sum(episode.length + 1 for episode in episodes)
+    if leaf.is_ragged:
+        rows = np.full(total, "", object)
+    else:
+        rows = np.empty((total, *leaf.shape), leaf.dtype)
+    first = 0
+    for episode in episodes:
+        values = _leaf_values(episode, leaf)
+        rows[first : first + len(values)] = values
+        if not leaf.is_ragged:
+            rows[first + len(values) : first + episode.length + 1] = 0
+        first += episode.length + 1
+    return rows
+
+
+def _leaf_values(episode: Episode, leaf: Leaf) -> NDArray[Any]:
+    """`[length + 1, ...]` of an observation, `[length, ...]` of what belongs to transitions."""
     if leaf.path in episode.observation:
         return episode.observation[leaf.path]
-    rows = episode.action.get(leaf.path)
-    if rows is None:
-        assert leaf in TRANSITION_LEAVES, leaf.path
-        rows = getattr(episode, leaf.path)
-    if leaf.is_ragged:
-        return np.array([*rows, ""], object)
-    return np.concatenate([rows, np.zeros((1, *rows.shape[1:]), rows.dtype)])
+    if leaf.path in episode.action:
+        return episode.action[leaf.path]
+    assert leaf in TRANSITION_LEAVES, leaf.path
+    values: NDArray[Any] = getattr(episode, leaf.path)
+    return values
 
 
 def _starts(counts: Sequence[int]) -> list[int]:
