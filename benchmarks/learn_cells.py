@@ -7,6 +7,8 @@ from typing import Any, Literal
 Measure = Literal["success", "mean_return", "goals_completed"]
 ENCODERS = ("transformer", "gru", "memoryless")
 SEEDS = (0, 1, 2)
+_MANY_UPDATES = {"learning_rate": 3e-4}
+"""With more updates for each step, learning at the default rate goes up and down."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +116,23 @@ TASKS = (
         random=2.42,
         reference=54.2,
         bar=40.0,
-        most_steps=1_200_000,
+        most_steps=800_000,
         episodes=48,
+        updates=75,
+        train=_MANY_UPDATES,
     ),
-    _key_to_door(4, 16, 80, random=2.49, reference=28.8, bar=20.0, most_steps=800_000, episodes=48),
+    _key_to_door(
+        4,
+        16,
+        80,
+        random=2.49,
+        reference=28.8,
+        bar=20.0,
+        most_steps=800_000,
+        episodes=48,
+        updates=75,
+        train=_MANY_UPDATES,
+    ),
     _key_to_door(
         6,
         36,
@@ -128,6 +143,8 @@ TASKS = (
         attempt_gain=1.3,
         most_steps=800_000,
         episodes=32,
+        updates=40,
+        train=_MANY_UPDATES,
     ),
     LearningTask(
         name="repeat-previous",
@@ -209,9 +226,10 @@ TASKS = (
     LearningTask(
         name="wind",
         task="wind",
-        random=0.006,
-        reference=62.2,
-        bar=halfway(0.006, 62.2),
+        task_args={"actions": "discrete", "limit": 40, "radius": 0.15, "strength": 0.05},
+        random=0.20,
+        reference=31.2,
+        bar=halfway(0.20, 31.2),
         most_steps=600_000,
     ),
     _delivery("delivery-plain"),
