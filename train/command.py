@@ -27,6 +27,7 @@ from retold.train.memory import keep_freed_memory
 from retold.train.metrics import MetricsWriter
 from retold.train.parallel import from_first, joined_ranks, most_over_ranks, rank, ranks
 from retold.train.run import check_run, open_run
+from retold.train.tracking import check_tracker
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +57,11 @@ def check_training(config: TrainConfig) -> None:
     Raises:
         RunError: the run exists and `resume` is not given, or differs.
         DatasetError: a dataset is missing.
-        UsageError: the datasets do not fit each other or the objective, or are fewer than processes.
+        UsageError: the datasets do not fit each other or the objective, or are fewer than processes;
+            the tracker is not installed.
     """
     _check_ranks(config)
+    check_tracker(config)
     if config.follow:
         _refuse_snapshots(config)
     else:

@@ -14,6 +14,7 @@ Filter = Literal["binary", "exponential", "soft", "none"]
 """Which actions are imitated, by their advantage."""
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "float32", "bfloat16"]
+TrackerName = Literal["wandb", "trackio"]
 _NAIVE: dict[str, Any] = {
     "normformer": False,
     "head_scaling": False,
@@ -31,6 +32,7 @@ _MAY_CHANGE = frozenset(
     {
         *("run", "updates", "resume", "follow", "publish_every", "checkpoint_every", "threads"),
         *("source", "cache", "keep_checkpoints", "dry_run", "device"),
+        *("track", "track_project"),
     }
 )
 """Fields that a resumed run may set anew: none of them changes what an update does."""
@@ -63,6 +65,10 @@ class TrainConfig(ArchitectureConfig, SourceFlag):
     """Newest checkpoints to keep; in a loop that evaluates, the best one stays besides."""
     resume: bool = False
     """Go on from the newest checkpoint."""
+    track: TrackerName | None = None
+    """Send the metrics to a tracker of experiments besides; each has an extra of its name."""
+    track_project: str = "retold"
+    """The tracker's project."""
     dry_run: bool = False
     """Say what would be learned from, and what an update would take; nothing is written."""
     seed: int = 0

@@ -1,4 +1,4 @@
-"""A run's metrics: `metrics.jsonl`, TensorBoard, and one line of progress."""
+"""A run's metrics: `metrics.jsonl`, TensorBoard, a tracker if asked for, and one line of progress."""
 
 import json
 import logging
@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from retold.schemas.canonical import encode_json
 from retold.train.config import TrainConfig
+from retold.train.tracking import Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +26,7 @@ class MetricsWriter:
         from torch.utils.tensorboard import SummaryWriter
 
         run, updates = config.run, config.updates
+        self._tracker = None if config.track is None else Tracker(config)
         path = run / "metrics.jsonl"
         _cut(path, update)
         self._file = path.open("ab")
@@ -47,6 +49,8 @@ class MetricsWriter:
         self._bar.close()
         self._file.close()
         self._summary.close()
+        if self._tracker is not None:
+            self._tracker.close()
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of an update."""
@@ -57,6 +61,8 @@ class MetricsWriter:
         for name, value in row.items():
             if name != "update":
                 self._summary.add_scalar(name, value, update)
+        if self._tracker is not None:
+            self._tracker.write(update, row)
         shown = {name: metrics[name] for name in ("loss", "episode_return")}
         self._bar.update()
         self._bar.set_postfix(shown, refresh=False)
