@@ -72,7 +72,7 @@ def values_without_reward(*, moves_critics: bool) -> float:
     schema = make_schema()
     changes = {**NAIVE, "discounts": (0.9,), "acting_discount": 0.9}
     changes |= {"actor_moves_critics": moves_critics}
-    changes |= {"target_rate": 0.2, "learning_rate": 3e-3}
+    changes |= {"target_rate": 0.2, "learning_rate": 3e-3, "reward_scale": 1.0}
     learner = Learner(make_config(**changes), schema)
     batch = make_batch_without_reward(schema)
     return float(np.mean([learner.update(batch)["value_0.9"] for _ in range(150)][-30:]))

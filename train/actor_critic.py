@@ -158,7 +158,7 @@ class ActorCritic:
             "entropy": losses.entropy,
         }
         for discount, value in zip(self._config.discounts, losses.value, strict=True):
-            metrics[f"value_{discount}"] = value
+            metrics[f"value_{discount}"] = value / self._config.reward_scale
         return metrics
 
     @torch.no_grad()

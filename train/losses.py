@@ -22,7 +22,7 @@ class Losses:
     cloning: Tensor
     entropy: Tensor
     value: Tensor
-    """`[discounts]`: mean value under the actor, in units of reward."""
+    """`[discounts]`: mean value under the actor, in units of scaled reward."""
 
     def __add__(self, other: "Losses") -> "Losses":
         names = [field.name for field in fields(self)]
