@@ -134,7 +134,7 @@ def test_values_are_told_in_units_of_unscaled_reward() -> None:
     for scale in (1.0, 10.0):  # at first, the same outputs stand for values ten times as large
         learner = Learner(dataclasses.replace(CONFIG, reward_scale=scale), SCHEMA)
         told.append(learner.update(make_learner_batch())["value_0.9"])
-    assert told[0] == pytest.approx(10 * told[1]) and told[0] != 0
+    assert told[0] == pytest.approx(10 * told[1], rel=1e-2) and told[0] != 0
 
 
 def test_attention_is_looked_at_now_and_then() -> None:
