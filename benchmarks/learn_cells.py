@@ -7,8 +7,8 @@ from typing import Any, Literal
 Measure = Literal["success", "mean_return", "goals_completed"]
 ENCODERS = ("transformer", "gru", "memoryless")
 SEEDS = (0, 1, 2)
-_MANY_UPDATES = {"learning_rate": 3e-4}
-"""With more updates for each step, learning at the default rate goes up and down."""
+_STEADY = {"learning_rate": 3e-4, "decay_after": 2_000}
+"""For long learning, which at the default rate goes up and down."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +118,8 @@ TASKS = (
         bar=40.0,
         most_steps=800_000,
         episodes=48,
-        updates=75,
-        train=_MANY_UPDATES,
+        updates=50,
+        train={"learning_rate": 4e-4, "decay_after": 1_000},
     ),
     _key_to_door(
         4,
@@ -131,7 +131,7 @@ TASKS = (
         most_steps=800_000,
         episodes=48,
         updates=75,
-        train=_MANY_UPDATES,
+        train=_STEADY,
     ),
     _key_to_door(
         6,
@@ -144,7 +144,7 @@ TASKS = (
         most_steps=800_000,
         episodes=32,
         updates=40,
-        train=_MANY_UPDATES,
+        train=_STEADY,
     ),
     LearningTask(
         name="repeat-previous",

@@ -164,6 +164,21 @@ def test_the_learning_rate_warms_up() -> None:
     assert rates == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1])
 
 
+def test_the_learning_rate_falls_with_the_root_of_the_updates() -> None:
+    learner = Learner(dataclasses.replace(CONFIG, warmup_updates=2, decay_after=3), SCHEMA)
+    rates = []
+    for number in range(12):
+        learner.update(make_learner_batch(number))
+        rates.append(learner.optimiser.param_groups[0]["lr"] / CONFIG.learning_rate)
+    assert rates[:4] == pytest.approx([0.5, 1, 1, 0.75**0.5])
+    assert rates[11] == pytest.approx(0.5)
+
+
+def test_a_decay_that_begins_before_the_rate_has_risen_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"--decay-after is 3, .* --warmup-updates, 4"):
+        dataclasses.replace(CONFIG, warmup_updates=4, decay_after=3)
+
+
 def test_popart_takes_mean_and_spread_of_valid_targets_by_discount() -> None:
     popart = PopArt(2, 1.0)
     targets = torch.tensor([[[1.0, 10.0], [3.0, 30.0], [99.0, 99.0]]])

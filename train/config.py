@@ -93,6 +93,8 @@ class TrainConfig(ArchitectureConfig, SourceFlag):
     """Step size of AdamW after warm-up."""
     warmup_updates: int = 200
     """Updates over which the step size rises from 0."""
+    decay_after: int | None = None
+    """Updates after which the step size falls with the inverse root of their number; none means never."""
     weight_decay: float = 1e-3
     """AdamW's."""
     gradient_clip: float = 1.0
@@ -137,6 +139,11 @@ class TrainConfig(ArchitectureConfig, SourceFlag):
         if self.tokens_per_update is not None and self.tokens_per_update < 1:
             raise UsageError(
                 f"--tokens-per-update is {self.tokens_per_update}, but must be at least 1."
+            )
+        if self.decay_after is not None and self.decay_after < self.warmup_updates:
+            raise UsageError(
+                f"--decay-after is {self.decay_after}, but must be at least --warmup-updates, "
+                f"{self.warmup_updates}."
             )
         if self.max_policy_lag is not None and self.max_policy_lag < 0:
             raise UsageError(f"--max-policy-lag is {self.max_policy_lag}, but must be at least 0.")

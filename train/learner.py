@@ -123,11 +123,9 @@ class Learner:
             encoder.take_moments(sum_over_ranks(moments))
 
     def _step(self) -> None:
-        config = self._config
         self.update_count += 1
-        warm = min(1.0, self.update_count / config.warmup_updates)
         for group in self.optimiser.param_groups:
-            group["lr"] = config.learning_rate * warm
+            group["lr"] = _learning_rate(self._config, self.update_count)
         self.optimiser.step()
         self.objective.follow()
 
@@ -153,6 +151,17 @@ def make_policy(config: TrainConfig, schema: DatasetSchema) -> Policy:
     if config.has_critics:
         return Policy(schema, config.architecture, config.discounts, config.acting_discount)
     return Policy(schema, config.architecture)
+
+
+def _learning_rate(config: TrainConfig, update: int) -> float:
+    """The step size of an update, counted from 1, whatever the run's last one will be.
+
+    Decay with the inverse root after Vaswani et al., "Attention Is All You Need" (2017), 5.3.
+    """
+    rate = config.learning_rate * min(1.0, update / config.warmup_updates)
+    if config.decay_after is None:
+        return rate
+    return rate * min(1.0, math.sqrt(config.decay_after / update))
 
 
 def _clip(parameters: Sequence[Tensor], most: float) -> float:
