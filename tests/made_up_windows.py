@@ -32,6 +32,7 @@ def make_window(
     *,
     start: int = 0,
     terminated: bool = False,
+    instruction: tuple[int, ...] = (),
     **fields: Any,
 ) -> Window:
     """Random rows; `fields` stand in for some of the window's."""
@@ -55,6 +56,7 @@ def make_window(
             terminated=terminated,
             truncated=not terminated,
             environment_terminated=terminated,
+            instruction=instruction,
         ),
         "dataset": 0,
         "start": start,

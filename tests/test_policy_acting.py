@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_up_windows import make_window
 from numpy.typing import NDArray
 
 from retold.policy.acting import PolicyActor, RandomActor
@@ -13,7 +14,7 @@ from retold.policy.architecture import ArchitectureConfig
 from retold.policy.inputs import pad_rows, stack_windows
 from retold.policy.network import Policy
 from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
-from retold.schemas.episode import EpisodeRecord, Window
+from retold.schemas.episode import Window
 from retold.schemas.spaces import BoxSpace, DictSpace, DiscreteSpace
 from retold.schemas.vocabulary import GoalFamily, GoalVocabulary
 
@@ -60,32 +61,13 @@ def make_policy(window: int, layers: int = 3, encoder: Any = "transformer") -> P
 def random_episode(seed: int, length: int) -> Window:
     rng = np.random.default_rng(seed)
     met = np.sort(rng.integers(0, length, GOALS))
-    return Window(
-        record=EpisodeRecord(
-            episode_id=f"{seed:032x}",
-            task=0,
-            length=length,
-            episode_return=0.0,
-            terminated=False,
-            truncated=True,
-            environment_terminated=False,
-            instruction=tuple(rng.integers(0, VOCABULARY.size, GOALS).tolist()),
-        ),
-        dataset=0,
-        start=0,
-        observation={
-            "observation/map": rng.integers(0, 6, (length + 1, 3, 2)).astype(np.uint8),
-            "observation/vector": rng.uniform(-1, 1, (length + 1, 2)).astype(np.float32),
-        },
-        action={"action": rng.integers(0, 4, length)},
-        reward=rng.standard_normal(length).astype(np.float32),
-        terminated=np.zeros(length, np.bool_),
-        truncated=np.zeros(length, np.bool_),
+    return make_window(
+        length,
+        seed,
+        SCHEMA,
+        instruction=tuple(rng.integers(0, VOCABULARY.size, GOALS).tolist()),
         reset=rng.random(length) < 0.2,
         progress=(np.arange(length + 1)[:, None] > met).sum(1).astype(np.uint32),
-        previous_action=None,
-        previous_reward=0.0,
-        previous_reset=False,
     )
 
 

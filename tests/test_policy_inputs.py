@@ -1,11 +1,12 @@
 """What the policy sees, and the encoders that suit every kind of space."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
+from made_up_windows import make_window
 
 from retold.policy.acting import PolicyActor
 from retold.policy.architecture import ArchitectureConfig
@@ -14,7 +15,7 @@ from retold.policy.instruction_encoder import InstructionEncoder
 from retold.policy.leaf_encoders import make_leaf_encoder
 from retold.policy.network import Policy
 from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
-from retold.schemas.episode import EpisodeRecord, Window
+from retold.schemas.episode import Window
 from retold.schemas.errors import UsageError
 from retold.schemas.spaces import (
     BoxSpace,
@@ -76,41 +77,14 @@ def make_policy(schema: DatasetSchema) -> Policy:
 def random_episode(schema: DatasetSchema, length: int, seed: int) -> Window:
     """A whole episode as one window, with some reward, reset and progress everywhere."""
     rng = np.random.default_rng(seed)
-
-    def rows(leaves: Any, count: int) -> dict[str, Any]:
-        return {
-            leaf.path: rng.integers(0, 2, (count, *leaf.shape)).astype(leaf.dtype)
-            for leaf in leaves
-        }
-
     most_goals = schema.tasks[0].max_instruction_length
-    progress = np.minimum(np.arange(length + 1) // 4, most_goals).astype(np.uint32)
-    return Window(
-        record=EpisodeRecord(
-            episode_id=f"{seed:032x}",
-            task=0,
-            length=length,
-            episode_return=0.0,
-            terminated=False,
-            truncated=True,
-            environment_terminated=False,
-            instruction=tuple(rng.integers(0, VOCABULARY.size, most_goals).tolist()),
-        ),
-        dataset=0,
-        start=0,
-        observation=rows(schema.observation_leaves, length + 1),
-        action={
-            leaf.path: rng.integers(0, 3, (length, *leaf.shape)).astype(leaf.dtype)
-            for leaf in schema.action_leaves
-        },
-        reward=rng.standard_normal(length).astype(np.float32),
-        terminated=np.zeros(length, np.bool_),
-        truncated=np.zeros(length, np.bool_),
+    return make_window(
+        length,
+        seed,
+        schema,
+        instruction=tuple(rng.integers(0, VOCABULARY.size, most_goals).tolist()),
         reset=rng.random(length) < 0.3,
-        progress=progress,
-        previous_action=None,
-        previous_reward=0.0,
-        previous_reset=False,
+        progress=np.minimum(np.arange(length + 1) // 4, most_goals).astype(np.uint32),
     )
 
 

@@ -1,12 +1,12 @@
 """Every encoder acts as it trains, packing changes nothing, and every kind of action learns."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from made_up_windows import make_config, make_schema, make_window
 
 from retold.policy.acting import PolicyActor
 from retold.policy.architecture import ArchitectureConfig
@@ -14,58 +14,11 @@ from retold.policy.inputs import pack_inputs, stack_windows
 from retold.policy.network import Policy
 from retold.policy.transformer import TransformerEncoder
 from retold.policy.vector_heads import VectorHeads
-from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
-from retold.schemas.episode import EpisodeRecord, Window
 from retold.schemas.spaces import BoxSpace, DiscreteSpace, MultiDiscreteSpace, Space
 from retold.train.batch import make_batch
-from retold.train.config import TrainConfig
 from retold.train.learner import Learner
 
 PLAIN = {"normformer": False, "head_scaling": False, "sigma_reparam": False}
-
-
-def make_schema(action: Space) -> DatasetSchema:
-    task = TaskDescription(
-        name="made-up", kwargs={}, code_version="1", limit_is="truncation", horizon=50
-    )
-    return DatasetSchema(
-        tasks=(task,),
-        observation_space=BoxSpace((2,), "float32", -1.0, 1.0),
-        action_space=action,
-    )
-
-
-def make_window(length: int, seed: int, action: Space) -> Window:
-    rng = np.random.default_rng(seed)
-    shape = getattr(action, "shape", ())
-    drawn = (
-        rng.uniform(-1, 1, (length, *shape)).astype(np.float32)
-        if isinstance(action, BoxSpace)
-        else rng.integers(0, 3, (length, *shape))
-    )
-    return Window(
-        record=EpisodeRecord(
-            episode_id=f"{seed:032x}",
-            task=0,
-            length=length,
-            episode_return=0.0,
-            terminated=False,
-            truncated=True,
-            environment_terminated=False,
-        ),
-        dataset=0,
-        start=0,
-        observation={"observation": rng.uniform(-1, 1, (length + 1, 2)).astype(np.float32)},
-        action={"action": drawn},
-        reward=rng.standard_normal(length).astype(np.float32),
-        terminated=np.zeros(length, np.bool_),
-        truncated=np.arange(length) == length - 1,
-        reset=np.zeros(length, np.bool_),
-        progress=np.zeros(length + 1, np.uint32),
-        previous_action=None,
-        previous_reward=0.0,
-        previous_reset=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -74,11 +27,11 @@ def make_window(length: int, seed: int, action: Space) -> Window:
     ids=str,
 )
 def test_acting_equals_the_packed_forward_over_three_windows(fields: dict[str, Any]) -> None:
-    space = DiscreteSpace(3)
+    schema = make_schema()
     architecture = ArchitectureConfig(model_width=16, heads=2, attention_window=7, **fields)
     torch.manual_seed(0)
-    policy = Policy(make_schema(space), architecture, (0.9,), 0.9).eval()
-    windows = [make_window(22, 1, space), make_window(5, 2, space)]
+    policy = Policy(schema, architecture, (0.9,), 0.9).eval()
+    windows = [make_window(22, 1, schema), make_window(5, 2, schema)]
     inputs = pack_inputs(stack_windows(windows, 0), [23, 6])
     with torch.no_grad():
         expected = policy.acting_numbers(policy.encode(inputs)).double().numpy()
@@ -101,22 +54,13 @@ def test_acting_equals_the_packed_forward_over_three_windows(fields: dict[str, A
 )
 @pytest.mark.parametrize("cloning_filter", ["binary", "exponential", "soft", "none"])
 def test_actors_leave_critics_alone_and_batches_add_up(space: Space, cloning_filter: Any) -> None:
-    config = TrainConfig(
-        run=Path("run"),
-        data=(Path("raw"),),
-        model_width=16,
-        heads=2,
-        head_width=8,
-        return_steps=3,
-        cloning_filter=cloning_filter,
-        critic_weight=0.0,
-        online_weight=1.0,
-    )
-    windows = [make_window(4, 1, space), make_window(9, 2, space)]
+    schema = make_schema(space)
+    config = make_config(return_steps=3, cloning_filter=cloning_filter, critic_weight=0.0)
+    windows = [make_window(4, 1, schema), make_window(9, 2, schema)]
     whole = make_batch(windows, most_goals=0, burn_in=0)
     parts = [make_batch([window], most_goals=0, burn_in=0) for window in windows]
     parts[1] = dataclasses.replace(parts[1], numbers=(1,))
-    one, two = Learner(config, make_schema(space)), Learner(config, make_schema(space))
+    one, two = Learner(config, schema), Learner(config, schema)
     first, second = one.update(whole), two.update(*parts)
     for name, value in first.items():
         # Sums are taken in another order.

@@ -2,73 +2,25 @@
 
 import copy
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from made_up_windows import make_config, make_schema, make_window
 
 from retold.policy.heads import Heads
-from retold.schemas.dataset_schema import DatasetSchema, TaskDescription
-from retold.schemas.episode import EpisodeRecord, Window
 from retold.schemas.errors import RunError, UsageError
-from retold.schemas.spaces import BoxSpace, DiscreteSpace
 from retold.train.batch import Batch, make_batch
-from retold.train.config import TrainConfig, changed_fields
+from retold.train.config import changed_fields
 from retold.train.learner import Learner
 from retold.train.popart import PopArt
 
-SCHEMA = DatasetSchema(
-    tasks=(
-        TaskDescription(
-            name="made-up", kwargs={}, code_version="1", limit_is="truncation", horizon=50
-        ),
-    ),
-    observation_space=BoxSpace((2,), "float32", -1.0, 1.0),
-    action_space=DiscreteSpace(3),
-)
-CONFIG = TrainConfig(
-    run=Path("run"),
-    data=(Path("raw"),),
-    model_width=16,
-    layers=1,
-    heads=2,
-    head_width=8,
-    discounts=(0.5, 0.9),
-    acting_discount=0.9,
-    warmup_updates=1,
-)
-
-
-def make_window(length: int, seed: int) -> Window:
-    rng = np.random.default_rng(seed)
-    return Window(
-        record=EpisodeRecord(
-            episode_id=f"{seed:032x}",
-            task=0,
-            length=length,
-            episode_return=0.0,
-            terminated=False,
-            truncated=True,
-            environment_terminated=False,
-        ),
-        dataset=0,
-        start=0,
-        observation={"observation": rng.uniform(-1, 1, (length + 1, 2)).astype(np.float32)},
-        action={"action": rng.integers(0, 3, length)},
-        reward=rng.standard_normal(length).astype(np.float32),
-        terminated=np.zeros(length, np.bool_),
-        truncated=np.arange(length) == length - 1,
-        reset=np.zeros(length, np.bool_),
-        progress=np.zeros(length + 1, np.uint32),
-        previous_action=None,
-        previous_reward=0.0,
-        previous_reset=False,
-    )
+SCHEMA = make_schema()
+CONFIG = make_config()
 
 
 def make_learner_batch(seed: int = 0) -> Batch:
-    windows = [make_window(4, seed), make_window(7, seed + 1)]
+    windows = [make_window(4, seed, SCHEMA), make_window(7, seed + 1, SCHEMA)]
     return make_batch(windows, most_goals=0, burn_in=0)
 
 
