@@ -39,7 +39,6 @@ from retold.train.command import TrainConfig, train
 CURVES = Path(__file__).parent / "learn"
 _WORK = Path("runs/learn")
 _SCORED_EPISODES = 200
-_STOPPING_EPISODES = 50
 _STOPPING_SEED = 1_000
 """Added to the seed of a cell: the episodes that decide when to stop are never those scored."""
 _IN_A_ROW = 3
@@ -170,7 +169,7 @@ class Learning:
         played = evaluate(
             EvaluateConfig(
                 policy=self._run,
-                episodes=_SCORED_EPISODES if is_last else _STOPPING_EPISODES,
+                episodes=_SCORED_EPISODES if is_last else task.stopping_episodes,
                 environments=_SLOTS,
                 action=task.action,
                 seed=seed if is_last else _STOPPING_SEED + seed,

@@ -7,8 +7,8 @@ from typing import Any, Literal
 Measure = Literal["success", "mean_return", "goals_completed"]
 ENCODERS = ("transformer", "gru", "memoryless")
 SEEDS = (0, 1, 2)
-_STEADY = {"learning_rate": 3e-4, "decay_after": 2_000}
-"""For long learning, which at the default rate goes up and down."""
+_STEADY = {"learning_rate": 4e-4, "decay_after": 1_000, "acting_discount": 0.97}
+"""For long learning, which at the default rate goes up and down, of what pays within tens of steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,8 @@ class LearningTask:
     rounds_between_evaluations: int = 4
     action: Literal["greedy", "sample"] = "sample"
     """How evaluation acts."""
+    stopping_episodes: int = 50
+    """Of an evaluation that decides whether to stop; more where episodes differ much."""
     epsilon: float | None = 0.05
     """Chance of a random action while collecting; None: the task's own schedule."""
     is_retold: bool = False
@@ -119,7 +121,9 @@ TASKS = (
         most_steps=800_000,
         episodes=48,
         updates=50,
-        train={"learning_rate": 4e-4, "decay_after": 1_000},
+        action="greedy",
+        stopping_episodes=200,
+        train=_STEADY,
     ),
     _key_to_door(
         4,
@@ -131,6 +135,8 @@ TASKS = (
         most_steps=800_000,
         episodes=48,
         updates=75,
+        action="greedy",
+        stopping_episodes=200,
         train=_STEADY,
     ),
     _key_to_door(
@@ -144,6 +150,8 @@ TASKS = (
         most_steps=800_000,
         episodes=32,
         updates=40,
+        action="greedy",
+        stopping_episodes=200,
         train=_STEADY,
     ),
     LearningTask(
@@ -198,8 +206,9 @@ TASKS = (
         bar=-250.0,
         most_steps=150_000,
         episodes=8,
-        updates=50,
+        updates=150,
         action="greedy",
+        train={"context_length": 64, "burn_in": 8, "acting_discount": 0.97},
     ),
     LearningTask(
         name="maze-7",
