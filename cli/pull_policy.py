@@ -13,8 +13,8 @@ from retold.cli.push_policy import LARGEST_DESCRIPTION
 from retold.dataset.derive import refuse_existing
 from retold.dataset.files import sync_folder
 from retold.dataset.hub_client import HubRepository
+from retold.dataset.hub_flags import PullFlags
 from retold.dataset.hub_log import LARGEST_CARD, keep_file
-from retold.dataset.hub_names import HubName, parse_hub_name
 from retold.dataset.hub_revision import HubRevision
 from retold.dataset.paths import refuse_links
 from retold.schemas.errors import PolicyError
@@ -34,26 +34,8 @@ _HEADER_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class PullPolicyConfig:
+class PullPolicyConfig(PullFlags):
     """What `retold pull-policy` is asked."""
-
-    repository: str
-    """Model repository on the Hub, OWNER/NAME, or a release of it, OWNER/NAME@TAG."""
-    output: Path | None = None
-    """Folder for the policy; none means NAME. It must not exist, or hold this very policy."""
-
-    def __post_init__(self) -> None:
-        parse_hub_name(self.repository)
-
-    @property
-    def name(self) -> HubName:
-        """The repository, and its revision."""
-        return parse_hub_name(self.repository)
-
-    @property
-    def target(self) -> Path:
-        """Where the policy goes."""
-        return self.output or Path(self.name.repository.partition("/")[2])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,13 +12,13 @@ from retold.dataset.hub_branch import (
     HubBranch,
     PlannedFile,
     carry_out,
-    check_tag_name,
     plan_push,
     read_branch,
 )
 from retold.dataset.hub_card_text import read_license
 from retold.dataset.hub_client import HubRepository, Upload
 from retold.dataset.hub_content import upload_bytes
+from retold.dataset.hub_flags import PushFlags
 from retold.dataset.hub_names import HubName, parse_hub_target
 from retold.dataset.hub_scan import refuse_leaks, scan_files
 from retold.schemas.canonical import encode_json
@@ -34,34 +34,20 @@ LARGEST_DESCRIPTION = 16_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class PushPolicyConfig:
+class PushPolicyConfig(PushFlags):
     """What `retold push-policy` is asked."""
 
     policy: Path
     """Policy to send: folder of a snapshot, or a run (its newest policy). It is never written to."""
-    repository: str
-    """Model repository on the Hub, OWNER/NAME; made if there is none."""
-    license: str | None = None
-    """Licence, as the Hub abbreviates it, e.g. apache-2.0 or mit. Needed by the first push; later ones
-    keep what the card says."""
     trained_on: tuple[str, ...] = ()
     """Dataset on the Hub that it was trained on, OWNER/NAME or OWNER/NAME@TAG; may be given several
     times. What training read from the Hub, or from a pulled copy, is known without."""
     evaluation: Path | None = None
     """File with what `retold evaluate POLICY --json` printed; none takes evaluation.json of the
     snapshot or its run, or what the loop scored, if that is of this very policy."""
-    private: bool = False
-    """Make a new repository private."""
-    tag: str | None = None
-    """Name of this release, e.g. v1. It never moves."""
-    allow_paths: bool = False
-    """Send although the card or metadata name home folders of this machine."""
-    dry_run: bool = False
-    """Only say what would be sent."""
 
     def __post_init__(self) -> None:
-        parse_hub_target(self.repository)
-        check_tag_name(self.tag)
+        super().__post_init__()
         check_named(self.trained_on)
 
 

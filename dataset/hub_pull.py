@@ -13,8 +13,9 @@ from retold.dataset.derive import refuse_existing
 from retold.dataset.divergence import Divergence, find_divergence
 from retold.dataset.files import create_exclusively, replace_atomically, sync_folder, walk_files
 from retold.dataset.hub_client import HubRepository
+from retold.dataset.hub_flags import PullFlags
 from retold.dataset.hub_log import LARGEST_CARD, fetch_log, keep_file
-from retold.dataset.hub_names import HUB_PROTOCOL, HubName, parse_hub_name
+from retold.dataset.hub_names import HUB_PROTOCOL, HubName
 from retold.dataset.hub_origin import SOURCES_FOLDER, Origin, read_origin, write_origin
 from retold.dataset.hub_part import pull_part
 from retold.dataset.hub_revision import HubRevision
@@ -34,13 +35,9 @@ _AT_ONCE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class PullConfig:
+class PullConfig(PullFlags):
     """What `retold pull` is asked."""
 
-    repository: str
-    """Repository on the Hub, OWNER/NAME, or a release of it, OWNER/NAME@TAG."""
-    output: Path | None = None
-    """Folder for the dataset; none means NAME. A copy that was pulled before is brought up to date."""
     episodes: str | None = None
     """Take only episodes that meet this condition on the columns of the episode table, into a new
     dataset; little of the rest is downloaded."""
@@ -50,19 +47,9 @@ class PullConfig:
     """Run the whole audit afterwards; checksums are compared in any case."""
 
     def __post_init__(self) -> None:
-        parse_hub_name(self.repository)
+        super().__post_init__()
         if self.shards is not None and self.shards < 1:
             raise UsageError(f"--shards is {self.shards}, but must be at least 1.")
-
-    @property
-    def name(self) -> HubName:
-        """The repository, and its revision."""
-        return parse_hub_name(self.repository)
-
-    @property
-    def target(self) -> Path:
-        """Where the dataset goes."""
-        return self.output or Path(self.name.repository.partition("/")[2])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from retold.dataset.hub_branch import (
     HubBranch,
     PlannedFile,
     carry_out,
-    check_tag_name,
     plan_push,
     read_branch,
 )
@@ -25,6 +24,7 @@ from retold.dataset.hub_content import (
     source_files,
     upload_bytes,
 )
+from retold.dataset.hub_flags import PushFlags
 from retold.dataset.hub_log import fetch_log
 from retold.dataset.hub_names import HubName, parse_hub_target
 from retold.dataset.hub_scan import refuse_leaks, scan_files, scan_tables
@@ -44,33 +44,16 @@ Measure = Callable[[DatasetReader, str], Retelling]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PushConfig(SourceFlag):
+class PushConfig(SourceFlag, PushFlags):
     """What `retold push` is asked."""
 
     dataset: DatasetPath
     """Dataset to send, or a snapshot (`DATASET@12`). It is never written to."""
-    repository: str
-    """Repository on the Hub, OWNER/NAME; made if there is none."""
-    license: str | None = None
-    """Licence, as the Hub abbreviates it, e.g. cc-by-4.0 or mit. Needed by the first push; later ones
-    keep what the card says."""
     materialize: bool = False
     """Send a copy in which variants have arrays of their own, with a log of its own."""
     profile: Profile | None = None
     """Send a copy with these codecs: `fast` (LZ4) or `small` (zstd); without it shards are sent as
     they are."""
-    private: bool = False
-    """Make a new repository private."""
-    tag: str | None = None
-    """Name of this release, e.g. v1. It never moves."""
-    allow_paths: bool = False
-    """Send although the log or metadata name home folders of this machine."""
-    dry_run: bool = False
-    """Only say what would be sent."""
-
-    def __post_init__(self) -> None:
-        parse_hub_target(self.repository)
-        check_tag_name(self.tag)
 
 
 @dataclass(frozen=True, kw_only=True)
