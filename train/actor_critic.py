@@ -28,10 +28,20 @@ _TARGET_CRITICS = 2
 class ActorCritic:
     """Target heads and PopArt of a policy. Nothing is drawn but by an update's number."""
 
-    def __init__(self, config: TrainConfig, policy: Policy) -> None:
+    def __init__(self, config: TrainConfig, policy: Policy, averaged: Policy | None = None) -> None:
+        """Begin with target heads that are copies.
+
+        Args:
+            config: of the run.
+            policy: that learns.
+            averaged: its running mean, if there is one; its critics are in the same units.
+        """
         self._config = config
         self._policy = policy
         self.target_heads = copy.deepcopy(self._heads).requires_grad_(False)
+        self._rescaled = [self._heads, self.target_heads]
+        if averaged is not None:
+            self._rescaled.append(_critic_heads(averaged))
         self.popart = PopArt(len(config.discounts), config.popart_rate)
         self.scale = ValueScale(
             self.popart,
@@ -44,9 +54,7 @@ class ActorCritic:
 
     @property
     def _heads(self) -> Heads | VectorHeads:
-        heads = self._policy.heads
-        assert not isinstance(heads, ActorHead)
-        return heads
+        return _critic_heads(self._policy)
 
     def backward(
         self, packed: Sequence[PackedBatch], count: Tensor, update: int
@@ -70,7 +78,7 @@ class ActorCritic:
                     self._targets(one, policy.encode(one.inputs), subset, update) for one in packed
                 ]
         moments = torch.stack([target_moments(one) for one in targets]).sum(0)
-        self.scale.take(sum_over_ranks(moments), (self._heads, self.target_heads))
+        self.scale.take(sum_over_ranks(moments), self._rescaled)
         total: Losses | None = None
         for one, wanted in zip(packed, targets, strict=True):
             if len(packed) > 1:
@@ -178,3 +186,8 @@ class ActorCritic:
         """Take it back."""
         self.target_heads.load_state_dict(state["target_heads"])
         self.popart.load_state_dict(state["popart"])
+
+
+def _critic_heads(policy: Policy) -> Heads | VectorHeads:
+    assert not isinstance(policy.heads, ActorHead)
+    return policy.heads

@@ -196,7 +196,7 @@ def _store(
     update = learner.update_count
     if is_last or update % config.publish_every == 0:
         registry = PolicyRegistry.open(config.run)
-        registry.publish(learner.policy, update=update, snapshots=data.snapshots)
+        registry.publish(learner.published, update=update, snapshots=data.snapshots)
     if is_last or update % config.checkpoint_every == 0:
         _keep(config, learner, data, writer)
 

@@ -95,6 +95,9 @@ class TrainConfig(ArchitectureConfig, SourceFlag):
     """Updates over which the step size rises from 0."""
     decay_after: int | None = None
     """Updates after which the step size falls with the inverse root of their number; none means never."""
+    average_rate: float | None = None
+    """Publish a running mean of the weights that follows them by this share an update, by more at first;
+    none publishes the weights as they are."""
     weight_decay: float = 1e-3
     """AdamW's."""
     gradient_clip: float = 1.0
@@ -144,6 +147,10 @@ class TrainConfig(ArchitectureConfig, SourceFlag):
             raise UsageError(
                 f"--decay-after is {self.decay_after}, but must be at least --warmup-updates, "
                 f"{self.warmup_updates}."
+            )
+        if self.average_rate is not None and not 0 < self.average_rate <= 1:
+            raise UsageError(
+                f"--average-rate is {self.average_rate}, but lies above 0 and is at most 1."
             )
         if self.max_policy_lag is not None and self.max_policy_lag < 0:
             raise UsageError(f"--max-policy-lag is {self.max_policy_lag}, but must be at least 0.")

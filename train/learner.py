@@ -12,6 +12,7 @@ from retold.policy.transformer import TransformerEncoder
 from retold.schemas.dataset_schema import DatasetSchema
 from retold.schemas.errors import RunError
 from retold.train.actor_critic import ActorCritic
+from retold.train.average import AveragedPolicy
 from retold.train.batch import Batch
 from retold.train.config import TrainConfig
 from retold.train.device import autocast, choose_device, move
@@ -50,9 +51,13 @@ class Learner:
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
             self.policy = make_policy(config, schema).to(self._device)
+        self._average: AveragedPolicy | None = None
+        if config.average_rate is not None:
+            self._average = AveragedPolicy(self.policy, config.average_rate)
         self.objective: ActorCritic | Imitation
         if config.has_critics:
-            self.objective = ActorCritic(config, self.policy)
+            averaged = None if self._average is None else self._average.policy
+            self.objective = ActorCritic(config, self.policy, averaged)
         else:
             self.objective = Imitation(self.policy)
         self.optimiser = torch.optim.AdamW(
@@ -62,6 +67,11 @@ class Learner:
             fused=True,
         )
         self.update_count = 0
+
+    @property
+    def published(self) -> Policy:
+        """The policy that acts: the running mean, if there is one."""
+        return self.policy if self._average is None else self._average.policy
 
     def update(self, *batches: Batch) -> dict[str, float]:
         """One update of one or more batches, whose gradients add up; its metrics.
@@ -95,8 +105,9 @@ class Learner:
 
     def aim_at(self, best_return: float) -> None:
         """Let a `dt` policy ask for what the best episodes of the data came to."""
-        if self.policy.architecture.sees_return:
-            self.policy.target_return.fill_(best_return)
+        for policy in {self.policy, self.published}:
+            if policy.architecture.sees_return:
+                policy.target_return.fill_(best_return)
 
     @torch.no_grad()
     def _attention_facts(self, batch: PackedBatch) -> dict[str, float]:
@@ -128,12 +139,15 @@ class Learner:
             group["lr"] = _learning_rate(self._config, self.update_count)
         self.optimiser.step()
         self.objective.follow()
+        if self._average is not None:
+            self._average.follow(self.update_count)
 
     def state(self) -> dict[str, Any]:
         """All that a checkpoint keeps."""
         return {
             "policy": self.policy.state_dict(),
             **self.objective.state(),
+            **({} if self._average is None else {"average": self._average.policy.state_dict()}),
             "optimiser": self.optimiser.state_dict(),
             "update_count": self.update_count,
         }
@@ -142,6 +156,8 @@ class Learner:
         """Take a checkpoint's content."""
         self.policy.load_state_dict(state["policy"])
         self.objective.load_state(state)
+        if self._average is not None:
+            self._average.policy.load_state_dict(state["average"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.update_count = state["update_count"]
 

@@ -143,9 +143,9 @@ def _estimate_memory(
     windows: list[np.ndarray[tuple[int], np.dtype[np.int64]]],
 ) -> dict[str, int]:
     weights = 4 * _count(learner.policy)
-    slow = 0
+    slow = 0 if config.average_rate is None else weights
     if isinstance(learner.objective, ActorCritic):
-        slow = 4 * _count(learner.objective.target_heads)
+        slow += 4 * _count(learner.objective.target_heads)
     # A process works on one batch at a time, its windows padded to the longest where they are read.
     most = -(-config.batch_size // ranks())
     longest = np.concatenate(windows).max() + 1
