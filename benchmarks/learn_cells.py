@@ -7,8 +7,10 @@ from typing import Any, Literal
 Measure = Literal["success", "mean_return", "goals_completed"]
 ENCODERS = ("transformer", "gru", "memoryless")
 SEEDS = (0, 1, 2)
-_STEADY = {"learning_rate": 4e-4, "decay_after": 1_000, "acting_discount": 0.97}
-"""For long learning, which at the default rate goes up and down, of what pays within tens of steps."""
+_STEADY = {"learning_rate": 4e-4, "decay_after": 1_000, "average_rate": 0.005}
+"""For long learning, whose returns at the default rate go up and down."""
+_SOON = {"acting_discount": 0.97}
+"""For what pays within tens of steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +122,10 @@ TASKS = (
         bar=40.0,
         most_steps=800_000,
         episodes=48,
-        updates=50,
+        updates=75,
         action="greedy",
         stopping_episodes=200,
-        train=_STEADY,
+        train={**_STEADY, **_SOON},
     ),
     _key_to_door(
         4,
@@ -137,7 +139,7 @@ TASKS = (
         updates=75,
         action="greedy",
         stopping_episodes=200,
-        train=_STEADY,
+        train={**_STEADY, **_SOON},
     ),
     _key_to_door(
         6,
@@ -152,7 +154,7 @@ TASKS = (
         updates=40,
         action="greedy",
         stopping_episodes=200,
-        train=_STEADY,
+        train={**_STEADY, **_SOON},
     ),
     LearningTask(
         name="repeat-previous",
@@ -197,6 +199,7 @@ TASKS = (
         bar=0.95,
         most_steps=300_000,
         action="greedy",
+        train=_STEADY,
     ),
     LearningTask(
         name="pendulum",
@@ -208,7 +211,13 @@ TASKS = (
         episodes=8,
         updates=150,
         action="greedy",
-        train={"context_length": 64, "burn_in": 8, "acting_discount": 0.97},
+        train={
+            "context_length": 64,
+            "burn_in": 8,
+            "target_rate": 0.02,
+            "average_rate": 0.005,
+            **_SOON,
+        },
     ),
     LearningTask(
         name="maze-7",
