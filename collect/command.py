@@ -60,7 +60,8 @@ class CollectConfig:
     target_return: float | None = None
     """Return that a policy of objective dt is asked for; none means what it keeps from its data."""
     epsilon: float | None = None
-    """Chance of a random action, in [0, 1]; none means what the task declares for policies, or 0."""
+    """Chance of a random action, in [0, 1]; where actions are amounts, the spread of Gaussian noise on
+    them, in units of half their range. None means what the task declares for policies, or 0."""
     flush_seconds: float = 60.0
     """Seconds after which gathered episodes are written and committed."""
     workers: int | None = None

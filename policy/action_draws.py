@@ -39,7 +39,12 @@ def random_blocks(codec: ActionCodec, rng: np.random.Generator) -> Iterator[NDAr
 
 
 def draw_action(
-    codec: ActionCodec, numbers: NDArray[np.float64], rng: np.random.Generator, *, is_greedy: bool
+    codec: ActionCodec,
+    numbers: NDArray[np.float64],
+    rng: np.random.Generator,
+    *,
+    is_greedy: bool,
+    noise: NDArray[np.float64] | None = None,
 ) -> Any:
     """An action of a distribution.
 
@@ -49,11 +54,13 @@ def draw_action(
             amounts before the tanh.
         rng: the episode's.
         is_greedy: take the likeliest options, or the amounts of the means.
+        noise: `[amounts]`, added to amounts in [-1, 1] before they are cut to their bounds.
     """
     if not codec.counts:
         mean, spread = np.split(numbers, 2)
         drawn = mean if is_greedy else mean + spread * rng.standard_normal(len(mean))
-        return codec.decode(np.tanh(drawn))
+        amounts = np.tanh(drawn)
+        return codec.decode(amounts if noise is None else amounts + noise)
     if codec.kind == "choice":
         return codec.decode(_choose(numbers, rng, is_greedy))
     parts = np.split(numbers, np.cumsum(codec.counts)[:-1])

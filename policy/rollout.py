@@ -131,9 +131,14 @@ class _Slot:
         step = self._length
         epsilon = self._choice.exploration.epsilon(step, self.assignment.index)
         epsilon *= self._epsilon_scale
-        if epsilon > 0 and self._explore_rng.random() < epsilon:
-            return random_action(self._codec, self._explore_rng)
-        return draw_action(self._codec, numbers, self._act_rng, is_greedy=self._choice.is_greedy)
+        is_greedy = self._choice.is_greedy
+        noise = None
+        if epsilon > 0:
+            if self._codec.kind == "amounts":
+                noise = epsilon * self._explore_rng.standard_normal(self._codec.size)
+            elif self._explore_rng.random() < epsilon:
+                return random_action(self._codec, self._explore_rng)
+        return draw_action(self._codec, numbers, self._act_rng, is_greedy=is_greedy, noise=noise)
 
     @property
     def observation(self) -> Leaves:

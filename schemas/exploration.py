@@ -1,4 +1,4 @@
-"""Exploration schedules: how often a collected action is replaced by a random one."""
+"""Exploration schedules: how often a collected action is random, or how much noise is on it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,8 @@ class ExplorationPhase:
 class ExplorationSchedule:
     """Epsilon-greedy exploration that depends on the step and on the episode's index alone.
 
+    Where actions are amounts, epsilon is the spread of Gaussian noise, in units of half their range.
+
     A function of the index, not of a clock: the same episodes come out of any number of
     environments, and a resumed collector continues where it was.
     """
@@ -34,7 +36,7 @@ class ExplorationSchedule:
     """Whether each episode multiplies epsilon by a number of its own, uniform in [0, 1)."""
 
     def epsilon(self, step: int, episode_index: int) -> float:
-        """Probability of a uniformly random action at a step of an episode, before its scale."""
+        """Chance of a random action, or spread of the noise, at a step of an episode, unscaled."""
         number = sum(phase.from_step <= step for phase in self.phases) - 1
         phase = self.phases[number]
         now = self._annealed(phase, episode_index)

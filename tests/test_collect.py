@@ -205,6 +205,29 @@ def test_every_episode_draws_its_own_scale_of_exploration(tmp_path: Path) -> Non
         replace(make_config(raw), exploration="bilevel", epsilon=0.1)
 
 
+def test_amounts_are_explored_by_gaussian_noise(tmp_path: Path) -> None:
+    windy = {"actions": "continuous", "limit": 5}
+    plain = CollectConfig(task="wind", task_args=windy, dataset=tmp_path / "raw", episodes=60)
+    collect(plain)
+    run = tmp_path / "run"
+    sizes = {"model_width": 16, "layers": 1, "heads": 2}
+    train(TrainConfig(run=run, data=(tmp_path / "raw",), updates=1, **sizes))
+    first = []
+    for epsilon in (0.0, 0.1):
+        path = tmp_path / str(epsilon)
+        collect(replace(plain, dataset=path, policy=str(run), epsilon=epsilon))
+        with DatasetReader.open(path) as reader:
+            episodes = sorted(map(reader.read_episode, range(60)), key=lambda e: e.record.index)
+            half_range = np.max(reader.schema.action_space.high)
+        first.append(np.array([e.action["action"][0, 0] for e in episodes]) / half_range)
+    assert np.abs(first[1]).max() <= 1.0
+    is_within = np.abs(first).max(0) < 1.0
+    noise = (first[1] - first[0])[is_within]
+    assert is_within.sum() > 40
+    assert len(np.unique(noise)) == len(noise)
+    assert noise.std() == pytest.approx(0.1, rel=0.4)
+
+
 def start_follower(path: Path, *flags: str) -> "subprocess.Popen[str]":
     command = [Path(sys.executable).with_name("retold"), "collect", "tmaze", path, "--follow"]
     return subprocess.Popen(
