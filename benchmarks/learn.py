@@ -57,13 +57,22 @@ class Curve:
 
     @property
     def is_current(self) -> bool:
-        """Whether it was made by the cell as it is defined now; unfinished, it may get more steps."""
+        """Whether it was made by the cell as it is defined now.
+
+        Unfinished, or solved before its steps were spent, it may have been allowed others.
+        """
         if not self.lines:
             return False
         made_by = self.lines[0]
-        if self.score is None:
+        if self.score is None or self.is_solved:
             made_by = {**made_by, "most_steps": self._definition["most_steps"]}
-        return bool(made_by == self._definition)
+        return _set_keys(made_by) == _set_keys(self._definition)
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether the last evaluations all reached what learning stops at."""
+        last = self.points[-_IN_A_ROW:]
+        return len(last) == _IN_A_ROW and all(point["is_reached"] for point in last)
 
     @property
     def points(self) -> list[dict[str, Any]]:
@@ -96,6 +105,11 @@ class Curve:
         self.lines.append(line)
 
 
+def _set_keys(definition: dict[str, Any]) -> dict[str, Any]:
+    """Without what is None: a definition may gain such a key."""
+    return {key: value for key, value in definition.items() if value is not None}
+
+
 class Learning:
     """A cell under way, in a folder of its own."""
 
@@ -120,11 +134,6 @@ class Learning:
             return 0
         with DatasetReader.open(self._raw) as reader:
             return int(reader.lengths.sum())
-
-    def is_solved(self) -> bool:
-        """Whether the last evaluations all reached the bar."""
-        last = self._curve.points[-_IN_A_ROW:]
-        return len(last) == _IN_A_ROW and all(point["is_reached"] for point in last)
 
     def play_round(self) -> None:
         """Collect, retell and train once."""
@@ -176,11 +185,12 @@ class Learning:
             )
         )
         value = getattr(played, task.measure)
+        bar = task.bar if is_last or task.stopping_bar is None else task.stopping_bar
         gain = _attempt_gain(played)
         line = {
             "score" if is_last else "value": value,
             **({} if gain is None else {"attempt_gain": gain}),
-            "is_reached": value >= task.bar
+            "is_reached": value >= bar
             and (task.attempt_gain is None or (gain or 0.0) >= task.attempt_gain),
             "mean_return": played.mean_return,
             "success": played.success,
@@ -205,9 +215,7 @@ def run_cell(cell: Cell, folder: Path, commit: str, *, is_whole: bool) -> Curve:
     work = _WORK / cell.name
     learning, task = Learning(cell, curve, work, commit), cell.task
     round_steps = 0
-    while learning.steps + round_steps <= task.most_steps and (
-        is_whole or not learning.is_solved()
-    ):
+    while learning.steps + round_steps <= task.most_steps and (is_whole or not curve.is_solved):
         before = learning.steps
         learning.play_round()
         round_steps = max(round_steps, learning.steps - before)

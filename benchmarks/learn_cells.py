@@ -28,6 +28,9 @@ class LearningTask:
     """The measure of a player who knows what is hidden, or remembers all; see docs/tasks.md."""
     bar: float
     """What has to be reached."""
+    stopping_bar: float | None = None
+    """What ends learning once three evaluations in a row reached it, where the bar is too close to
+    their noise."""
     attempt_gain: float | None = None
     """What the last attempt's return over the first's has to reach besides."""
     most_steps: int
@@ -42,7 +45,7 @@ class LearningTask:
     stopping_episodes: int = 50
     """Of an evaluation that decides whether to stop; more where episodes differ much."""
     epsilon: float | None = 0.05
-    """Chance of a random action while collecting; None: the task's own schedule."""
+    """Of `retold collect`; None: the task's own schedule."""
     is_retold: bool = False
     """Whether variants that `retold relabel` makes are learned from too."""
     encoders: tuple[str, ...] = ("transformer",)
@@ -120,6 +123,7 @@ TASKS = (
         random=2.42,
         reference=54.2,
         bar=40.0,
+        stopping_bar=42.0,
         most_steps=800_000,
         episodes=48,
         updates=75,
@@ -149,12 +153,12 @@ TASKS = (
         reference=37.9,
         bar=halfway(1.8, 37.9),
         attempt_gain=1.3,
-        most_steps=800_000,
+        most_steps=1_000_000,
         episodes=32,
         updates=40,
         action="greedy",
         stopping_episodes=200,
-        train={**_STEADY, **_SOON},
+        train={**_STEADY, **_SOON, "learning_rate": 5e-4, "decay_after": 3_000},
     ),
     LearningTask(
         name="repeat-previous",
@@ -211,11 +215,13 @@ TASKS = (
         episodes=8,
         updates=150,
         action="greedy",
+        epsilon=0.3,
         train={
             "context_length": 64,
             "burn_in": 8,
             "target_rate": 0.02,
             "average_rate": 0.005,
+            "cloning_weight": 0.0,
             **_SOON,
         },
     ),
