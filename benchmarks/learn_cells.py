@@ -203,7 +203,7 @@ TASKS = (
         bar=0.95,
         most_steps=300_000,
         action="greedy",
-        train=_STEADY,
+        train={**_STEADY, **_SOON, "discounts": (0.9, 0.97)},
     ),
     LearningTask(
         name="pendulum",
