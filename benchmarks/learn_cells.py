@@ -168,6 +168,7 @@ TASKS = (
         bar=0.95,
         most_steps=400_000,
         epsilon=0.1,
+        encoders=("transformer", "gru"),
     ),
     LearningTask(
         name="repeat-first",
