@@ -51,6 +51,7 @@ class Curve:
 
     def __init__(self, cell: Cell, folder: Path) -> None:
         self.path = folder / f"{cell.name}.jsonl"
+        self._task = cell.task
         self._definition = json.loads(json.dumps(cell.definition))
         lines = self.path.read_text().splitlines() if self.path.exists() else []
         self.lines = [json.loads(line) for line in lines]
@@ -59,20 +60,27 @@ class Curve:
     def is_current(self) -> bool:
         """Whether it was made by the cell as it is defined now.
 
-        Unfinished, or solved before its steps were spent, it may have been allowed others.
+        Unfinished, it may have been meant to stop elsewhere; solved, to be given other steps.
         """
         if not self.lines:
             return False
-        made_by = self.lines[0]
-        if self.score is None or self.is_solved:
-            made_by = {**made_by, "most_steps": self._definition["most_steps"]}
-        return _set_keys(made_by) == _set_keys(self._definition)
+        made_by, now = self.lines[0], self._definition
+        if self.score is None:
+            made_by = {**made_by, **{key: now[key] for key in ("most_steps", "stopping_bar")}}
+        elif self.is_solved:
+            made_by = {**made_by, "most_steps": now["most_steps"]}
+        return _set_keys(made_by) == _set_keys(now)
 
     @property
     def is_solved(self) -> bool:
         """Whether the last evaluations all reached what learning stops at."""
         last = self.points[-_IN_A_ROW:]
-        return len(last) == _IN_A_ROW and all(point["is_reached"] for point in last)
+        return len(last) == _IN_A_ROW and all(map(self._stops, last))
+
+    def _stops(self, point: dict[str, Any]) -> bool:
+        task = self._task
+        bar = task.bar if task.stopping_bar is None else task.stopping_bar
+        return bool(point["value"] >= bar and task.has_gained(point.get("attempt_gain")))
 
     @property
     def points(self) -> list[dict[str, Any]]:
@@ -185,13 +193,11 @@ class Learning:
             )
         )
         value = getattr(played, task.measure)
-        bar = task.bar if is_last or task.stopping_bar is None else task.stopping_bar
         gain = _attempt_gain(played)
         line = {
             "score" if is_last else "value": value,
             **({} if gain is None else {"attempt_gain": gain}),
-            "is_reached": value >= bar
-            and (task.attempt_gain is None or (gain or 0.0) >= task.attempt_gain),
+            "is_reached": value >= task.bar and task.has_gained(gain),
             "mean_return": played.mean_return,
             "success": played.success,
             "round": self.round,

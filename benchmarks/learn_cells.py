@@ -52,6 +52,10 @@ class LearningTask:
     train: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `retold train` that are not its defaults."""
 
+    def has_gained(self, gain: float | None) -> bool:
+        """Whether the last attempt's return over the first's is enough."""
+        return self.attempt_gain is None or (gain or 0.0) >= self.attempt_gain
+
 
 def halfway(random: float, reference: float) -> float:
     """The middle of the way from random actions to the reference."""
@@ -123,7 +127,7 @@ TASKS = (
         random=2.42,
         reference=54.2,
         bar=40.0,
-        stopping_bar=42.0,
+        stopping_bar=41.0,
         most_steps=800_000,
         episodes=48,
         updates=75,
@@ -185,6 +189,8 @@ TASKS = (
         reference=1.0,
         bar=halfway(-0.497, 1.0),
         most_steps=800_000,
+        action="greedy",
+        train={"acting_discount": 0.9},
         encoders=("transformer", "gru"),
     ),
     LearningTask(
@@ -194,6 +200,8 @@ TASKS = (
         reference=1.0,
         bar=halfway(-0.928, 1.0),
         most_steps=800_000,
+        action="greedy",
+        train={"acting_discount": 0.9},
         encoders=("transformer", "gru"),
     ),
     LearningTask(
@@ -214,15 +222,19 @@ TASKS = (
         bar=-250.0,
         most_steps=150_000,
         episodes=8,
-        updates=150,
+        updates=400,
         action="greedy",
         epsilon=0.3,
         train={
-            "context_length": 64,
-            "burn_in": 8,
+            "context_length": 16,
+            "burn_in": 4,
+            "attention_window": 16,
             "target_rate": 0.02,
             "average_rate": 0.005,
             "cloning_weight": 0.0,
+            "learning_rate": 1e-3,
+            "return_steps": 3,
+            "discounts": (0.9, 0.97),
             **_SOON,
         },
     ),
